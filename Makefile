@@ -1,0 +1,54 @@
+# Each target does all the set-up that it needs and is quick when there is nothing to do.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_ARGS ?=
+TEST_ARGS ?=
+
+NATIVE_INPUTS := $(wildcard limiter/*/*.[ch] limiter/*/*.def limiter/*.map limiter/*.py simulator/*/*.[ch] \
+	simulator/*/*.def simulator/*/*.csv simulator/*/*.map simulator/*.py protos/hypervisor/v1/*.proto \
+	buildsupport/*.py setup.py)
+
+.PHONY: all setup demo test test-slow bench lint format clean
+
+all: setup
+
+# The environment with all dependencies; anew when they change.
+$(VENV)/.dependencies: pyproject.toml constraints.txt
+	@buildsupport/prepare-python "$(PYTHON)" "$(VENV)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt setuptools cffi grpcio-tools wheel
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,kubernetes]'
+	@touch $@
+
+# The compiled parts, in place; only what changed.
+$(VENV)/.built: $(VENV)/.dependencies $(NATIVE_INPUTS)
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+setup: $(VENV)/.built
+
+demo: setup
+	@$(BIN)/hypervisor demo $(DEMO_ARGS)
+
+test: setup
+	@$(BIN)/python -m pytest -q -m "not slow and not gpu" $(TEST_ARGS)
+
+test-slow: setup
+	@$(BIN)/python -m pytest -q -m "slow and not gpu" $(TEST_ARGS)
+
+bench: setup
+	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: setup
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format --quiet .
+
+clean:
+	rm -rf $(VENV) build dist .cache hypervisor/native hypervisor/v1/*_pb2*.py* hypervisor/limits/_abi.* \
+		hypervisor/simulation/_machine.*

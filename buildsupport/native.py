@@ -1,0 +1,123 @@
+"""The table of C libraries, and the one way to compile them.
+
+Adding a library is one row in LIBRARIES. A library is compiled anew when one of its inputs is newer.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+BASE_FLAGS = ("-std=c11", "-fPIC", "-fvisibility=hidden", "-pthread", *WARNINGS)
+RELEASE_FLAGS = ("-O2", "-g1")
+
+# cffi modules: "file:variable". A module is built only when its builder exists in the tree.
+CFFI_MODULES = tuple(
+    entry
+    for entry in (
+        "limiter/abi_builder.py:builder",
+        "simulator/machine_builder.py:builder",
+    )
+    if (ROOT / entry.partition(":")[0]).exists()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """A shared library: globs of sources and of headers that it depends on, relative to the source root."""
+
+    output: str  # below hypervisor/native/
+    sources: tuple[str, ...]
+    include: tuple[str, ...] = ()
+    depends: tuple[str, ...] = ()
+    soname: str | None = None
+    version_script: str | None = None
+    flags: tuple[str, ...] = ()
+    link: tuple[str, ...] = field(default=("-Wl,-z,defs", "-Wl,-z,relro,-z,now"))
+
+    def source_files(self) -> list[Path]:
+        return [path for pattern in self.sources for path in sorted(ROOT.glob(pattern))]
+
+    def inputs(self) -> list[Path]:
+        found = self.source_files()
+        found += [path for pattern in self.depends for path in sorted(ROOT.glob(pattern))]
+        if self.version_script:
+            found.append(ROOT / self.version_script)
+        return [*found, Path(__file__)]
+
+
+LIBRARIES = (
+    Library(
+        output="libcuda_limiter.so",
+        sources=("limiter/src/*.c",),
+        include=("limiter/include", "limiter/src"),
+        depends=("limiter/include/*.h", "limiter/src/*.h", "limiter/src/*.def"),
+        soname="libcuda_limiter.so",
+        version_script="limiter/limiter.map",
+    ),
+    Library(
+        output="simulator/libcuda.so.1",
+        sources=("simulator/core/*.c", "simulator/cuda/*.c"),
+        include=("simulator/include", "simulator/core", "simulator/cuda"),
+        depends=("simulator/*/*.h", "simulator/*/*.def", "simulator/*/*.csv"),
+        soname="libcuda.so.1",
+        version_script="simulator/cuda/libcuda.map",
+    ),
+    Library(
+        output="simulator/libnvidia-ml.so.1",
+        sources=("simulator/core/*.c", "simulator/nvml/*.c"),
+        include=("simulator/include", "simulator/core", "simulator/nvml"),
+        depends=("simulator/*/*.h", "simulator/*/*.def", "simulator/*/*.csv"),
+        soname="libnvidia-ml.so.1",
+        version_script="simulator/nvml/libnvidia-ml.map",
+    ),
+    Library(
+        output="noop/libcuda.so.1",
+        sources=("simulator/noop/*.c",),
+        include=("simulator/include", "simulator/cuda", "simulator/noop"),
+        depends=("simulator/*/*.h", "simulator/*/*.def", "simulator/*/*.csv"),
+        soname="libcuda.so.1",
+        version_script="simulator/noop/noop.map",
+    ),
+)
+
+
+def compiler() -> list[str]:
+    """The C compiler, from CC as everywhere else."""
+    return shlex.split(os.environ.get("CC", "gcc"))
+
+
+def build_library(library: Library, native: Path) -> Path | None:
+    """Compile one library into the folder `native` when an input is newer; None when it has no sources."""
+    sources = library.source_files()
+    if not sources:
+        return None
+    target = native / library.output
+    if target.exists():
+        made = target.stat().st_mtime_ns
+        if all(path.stat().st_mtime_ns <= made for path in library.inputs()):
+            return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Linked under another name and renamed: a process that has the old library mapped keeps it whole.
+    unfinished = target.with_name(target.name + ".unfinished")
+    command = [*compiler(), *BASE_FLAGS, *RELEASE_FLAGS, *library.flags, "-shared"]
+    command += [f"-I{ROOT / folder}" for folder in library.include]
+    command += [*map(str, sources), "-o", str(unfinished), *library.link]
+    if library.soname:
+        command.append(f"-Wl,-soname,{library.soname}")
+    if library.version_script:
+        command.append(f"-Wl,--version-script={ROOT / library.version_script}")
+    subprocess.run(command, check=True)
+    unfinished.replace(target)
+    return target
+
+
+def build_libraries(native: Path) -> list[Path]:
+    """Compile all libraries of the table into the folder `native`."""
+    return [made for library in LIBRARIES if (made := build_library(library, native))]

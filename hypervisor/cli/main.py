@@ -1,0 +1,81 @@
+"""The program `hypervisor`: finds the subcommand, and turns errors into one line and an exit status."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+
+import click
+
+from hypervisor.cli.failure import EXIT_USAGE, CommandError
+
+# Name of the subcommand -> module:attribute. A new subcommand is one file and one row.
+SUBCOMMANDS: Mapping[str, str] = {
+    "aggregator": "hypervisor.cli.aggregator:aggregator",
+    "allocate": "hypervisor.cli.allocate:allocate",
+    "demo": "hypervisor.cli.demo:demo",
+    "describe": "hypervisor.cli.describe:describe",
+    "exec": "hypervisor.cli.exec:exec_command",
+    "get": "hypervisor.cli.get:get",
+    "gpu-reader": "hypervisor.cli.gpu_reader:gpu_reader",
+    "release": "hypervisor.cli.release:release",
+    "run": "hypervisor.cli.run:run",
+    "set-limits": "hypervisor.cli.set_limits:set_limits",
+    "sim": "hypervisor.cli.sim:sim",
+    "version": "hypervisor.cli.version:version",
+}
+
+
+class Subcommands(click.Group):
+    """A group whose members are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        target = SUBCOMMANDS.get(cmd_name)
+        if target is None:
+            return None
+        module, _, attribute = target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{target} is not a command")
+        return command
+
+
+@click.group(cls=Subcommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.version_option(package_name="gpu-hypervisor", message="%(version)s")
+def hypervisor(*, debug: bool) -> None:
+    """Share the GPUs of this machine, each workload with the TFLOPS and VRAM that it was promised."""
+    del debug  # read by main() from the context, when something goes wrong
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 the server can't be reached."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        status = hypervisor.main(args=arguments, prog_name="hypervisor", standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(EXIT_USAGE)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "hypervisor"
+        click.echo(f"{command}: {error.format_message()} See '{command} --help'.", err=True)
+        sys.exit(EXIT_USAGE)
+    except click.ClickException as error:
+        click.echo(f"hypervisor: {error.format_message()}", err=True)
+        sys.exit(error.exit_code)
+    except CommandError as error:
+        if "--debug" in arguments:
+            raise
+        click.echo(f"hypervisor: {error}", err=True)
+        sys.exit(error.status)
+    except BrokenPipeError:
+        # The reader of our output has gone; there is nobody left to tell.
+        sys.stderr.close()
+        sys.exit(1)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,211 @@
+"""The settings of the daemon: one typed object, from defaults < file < environment < flags.
+
+Each field says in its metadata what it means and whether SIGHUP may change it. The command line's flags, the
+environment variables (HYPERVISOR_ and the name in capitals) and the keys of the TOML file are made from the fields,
+so that a new setting is one field.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
+
+ENVIRONMENT_PREFIX = "HYPERVISOR_"
+
+
+class SettingsError(ValueError):
+    """A setting that can't be used; the text names the source, the setting and what is allowed."""
+
+
+def _setting(text: str, *, reload: bool = False, **bounds: Any) -> msgspec.Meta:
+    return msgspec.Meta(description=text, extra={"reload": reload}, **bounds)
+
+
+def runtime_directory() -> Path:
+    """Where sockets lie by default: /run/hypervisor for root, the user's runtime directory otherwise."""
+    if os.geteuid() == 0:
+        return Path("/run/hypervisor")
+    return Path(os.environ.get("XDG_RUNTIME_DIR", f"/tmp/hypervisor-{os.geteuid()}")) / "hypervisor"  # noqa: S108
+
+
+def state_directory() -> Path:
+    """Where state is kept by default: /var/lib/hypervisor for root, the user's state directory otherwise."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/hypervisor")
+    return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local/state")) / "hypervisor"
+
+
+def default_base_directory() -> Path:
+    """Where limit files lie by default."""
+    if os.geteuid() == 0:
+        return Path("/run/tensor-fusion/shm")
+    return runtime_directory() / "shm"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of `hypervisor run`. Empty text means the default that the description names."""
+
+    simulate: Annotated[str, _setting("Profile or machine file of a simulated machine to run on, for trying out")] = ""
+    node_name: Annotated[str, _setting("Name of this node; the host name by default")] = ""
+    listen: Annotated[
+        tuple[str, ...],
+        _setting("Addresses of the gRPC API for queries, unix:PATH or HOST:PORT; may be given several times"),
+    ] = ()
+    admin_listen: Annotated[str, _setting("Address of the socket that may change something, unix:PATH")] = ""
+    owner_listen: Annotated[
+        str, _setting("Address of the socket on which a process asks for a share of its own, unix:PATH")
+    ] = ""
+    insecure: Annotated[bool, _setting("Allow gRPC on TCP without encryption and without authentication")] = False
+    http_listen: Annotated[str, _setting("Host on which /metrics and the page are served")] = "127.0.0.1"
+    http_port: Annotated[int, _setting("Port of /metrics and the page; 0 takes any free one", ge=0, le=65535)] = 8001
+    base_dir: Annotated[str, _setting("Directory of the limit files, best a tmpfs of its own")] = ""
+    state_dir: Annotated[str, _setting("Directory of what must survive a restart")] = ""
+    report_to: Annotated[str, _setting("Address of the aggregator, HOST:PORT or unix:PATH; none by default")] = ""
+    catalogue: Annotated[str, _setting("TOML file with models that override the built-in catalogue", reload=True)] = ""
+    tflops_ratio: Annotated[
+        float, _setting("Requests of TFLOPS may sum up to capacity times this", reload=True, gt=0, le=100)
+    ] = 1.0
+    vram_ratio: Annotated[
+        float, _setting("Requests of VRAM may sum up to capacity times this", reload=True, gt=0, le=100)
+    ] = 1.0
+    reading_interval_seconds: Annotated[
+        float, _setting("Time between two readings of the GPUs", reload=True, ge=0.05, le=60)
+    ] = 1.0
+    reading_timeout_seconds: Annotated[
+        float,
+        _setting("Time after which a reading counts as hung and the reader is restarted", reload=True, ge=1, le=600),
+    ] = 10.0
+    control_interval_seconds: Annotated[
+        float, _setting("Time between two steps of the compute control", reload=True, ge=0.02, le=10)
+    ] = 0.1
+    burst_milliseconds: Annotated[
+        float, _setting("GPU time that a workload may use ahead of its share", reload=True, ge=0.1, le=1000)
+    ] = 10.0
+    debt_milliseconds: Annotated[
+        float, _setting("Most GPU time that is carried as debt and repaid", reload=True, ge=1, le=600_000)
+    ] = 10_000.0
+    context_mebibytes: Annotated[
+        int, _setting("VRAM of a CUDA context until it is measured", reload=True, ge=0, le=65536)
+    ] = 300
+    journal_events: Annotated[int, _setting("Events that the journal keeps", reload=True, ge=100, le=1_000_000)] = (
+        10_000
+    )
+    shutdown_seconds: Annotated[float, _setting("Time that a stop may take", ge=0.5, le=60)] = 4.0
+    log_level: Annotated[
+        str, _setting("debug, info, warning or error", reload=True, pattern="^(debug|info|warning|error)$")
+    ] = "info"
+
+    @property
+    def base_path(self) -> Path:
+        return Path(self.base_dir) if self.base_dir else default_base_directory()
+
+    @property
+    def state_path(self) -> Path:
+        return Path(self.state_dir) if self.state_dir else state_directory()
+
+    @property
+    def read_addresses(self) -> tuple[str, ...]:
+        return self.listen or (f"unix:{runtime_directory() / 'hypervisor.sock'}",)
+
+    @property
+    def admin_address(self) -> str:
+        return self.admin_listen or f"unix:{runtime_directory() / 'admin.sock'}"
+
+    @property
+    def owner_address(self) -> str:
+        return self.owner_listen or f"unix:{runtime_directory() / 'owner.sock'}"
+
+
+def setting_names() -> tuple[str, ...]:
+    """Names of all settings, in the order of their declaration."""
+    return Settings.__struct_fields__
+
+
+def describe(name: str) -> tuple[str, bool]:
+    """What a setting means, and whether SIGHUP may change it."""
+    meta = _meta(name)
+    return meta.description or "", bool((meta.extra or {})["reload"])
+
+
+def _hints() -> dict[str, Any]:
+    return get_type_hints(Settings, include_extras=True)
+
+
+def _meta(name: str) -> msgspec.Meta:
+    for part in get_args(_hints()[name]):
+        if isinstance(part, msgspec.Meta):
+            return part
+    raise KeyError(name)
+
+
+def kind(name: str) -> Any:
+    """The plain type of a setting: str, int, float, bool, or a tuple of str."""
+    return get_args(_hints()[name])[0]
+
+
+def default(name: str) -> Any:
+    """The default of a setting."""
+    return dict(zip(Settings.__struct_fields__, Settings.__struct_defaults__, strict=True))[name]
+
+
+def load(*, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
+    """The settings in force. Raises SettingsError that names the source of what is wrong.
+
+    flags holds only what was given on the command line.
+    """
+    values = _validated(_from_file(file), f"file {file}") if file else {}
+    values |= _validated(_from_environment(environment), "the environment")
+    values |= _validated(dict(flags), "the command line")
+    return msgspec.convert(values, Settings)
+
+
+def changed(old: Settings, new: Settings) -> tuple[str, ...]:
+    """Names of the settings that differ."""
+    return tuple(name for name in setting_names() if getattr(old, name) != getattr(new, name))
+
+
+def reloaded(old: Settings, new: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """old with the reloadable part of new, and the names of changed settings that need a restart."""
+    differing = changed(old, new)
+    pending = tuple(name for name in differing if not describe(name)[1])
+    take = {name: getattr(new, name) for name in differing if name not in pending}
+    return msgspec.structs.replace(old, **take), pending
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"can't read the settings file {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the settings file {file} is not TOML: {error}") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in setting_names():
+        text = environment.get(ENVIRONMENT_PREFIX + name.upper())
+        if text is None:
+            continue
+        if get_origin(kind(name)) is tuple:
+            found[name] = tuple(part.strip() for part in text.split(",") if part.strip())
+        else:
+            found[name] = text
+    return found
+
+
+def _validated(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    unknown = sorted(set(values) - set(setting_names()))
+    if unknown:
+        raise SettingsError(f"{source} has an unknown setting '{unknown[0]}'; known are {', '.join(setting_names())}")
+    strict = source.startswith("file")
+    try:
+        settings = msgspec.convert(dict(values), Settings, strict=strict)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{source} has a setting that can't be used: {error}") from error
+    return {name: getattr(settings, name) for name in values}

@@ -1,0 +1,1 @@
+"""Limit files: makes, writes and reads them; the only importer of the cffi module _abi."""

@@ -1,0 +1,71 @@
+"""The nouns of the product, as frozen values: nothing here does I/O, and nothing of ours is imported.
+
+They are what crosses rooms, threads and loops. A value that is not known is None with a reason beside it, never zero.
+"""
+
+from hypervisor.model.allocation import (
+    Allocation,
+    AllocationPhase,
+    AllocationSpec,
+    Compute,
+    ComputePolicy,
+    DeviceGrant,
+    DeviceRequest,
+    IsolationMode,
+    Owner,
+    OwnerKind,
+    QosClass,
+    Resources,
+)
+from hypervisor.model.event import Event, EventType, ObjectKind, ObjectReference
+from hypervisor.model.figure import Figure, FigureSource
+from hypervisor.model.gpu import Gpu, GpuIdentity, GpuReadings, Partition, ProcessOnGpu
+from hypervisor.model.health import Condition, ConditionStatus, HealthCode, HealthState
+from hypervisor.model.snapshot import NodeIdentity, NodeSnapshot, Revision, SystemInfo
+from hypervisor.model.topology import GpuTopology, PcieLevel, TopologyLink
+from hypervisor.model.usage import AllocationUsage, AttachedProcess, DeviceUsage, Enforcement
+from hypervisor.model.worker import RestartPolicy, Worker, WorkerPhase
+
+__all__ = [
+    "Allocation",
+    "AllocationPhase",
+    "AllocationSpec",
+    "AllocationUsage",
+    "AttachedProcess",
+    "Compute",
+    "ComputePolicy",
+    "Condition",
+    "ConditionStatus",
+    "DeviceGrant",
+    "DeviceRequest",
+    "DeviceUsage",
+    "Enforcement",
+    "Event",
+    "EventType",
+    "Figure",
+    "FigureSource",
+    "Gpu",
+    "GpuIdentity",
+    "GpuReadings",
+    "GpuTopology",
+    "HealthCode",
+    "HealthState",
+    "IsolationMode",
+    "NodeIdentity",
+    "NodeSnapshot",
+    "ObjectKind",
+    "ObjectReference",
+    "Owner",
+    "OwnerKind",
+    "Partition",
+    "PcieLevel",
+    "ProcessOnGpu",
+    "QosClass",
+    "Resources",
+    "RestartPolicy",
+    "Revision",
+    "SystemInfo",
+    "TopologyLink",
+    "Worker",
+    "WorkerPhase",
+]

@@ -1,0 +1,66 @@
+"""Health of a GPU, and conditions as Kubernetes has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class HealthState(Enum):
+    """What can be said of a GPU. Blind means that we can't see it, which says nothing about the card."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNHEALTHY = "unhealthy"
+    LOST = "lost"
+    BLIND = "blind"
+    DRAINING = "draining"
+    UNKNOWN = "unknown"
+
+
+class HealthCode(Enum):
+    """Reasons of conditions, of GPUs and of the node; machine-readable and stable."""
+
+    OK = "Ok"
+    DRIVER_NOT_LOADED = "DriverNotLoaded"
+    NVML_NOT_FOUND = "NvmlNotFound"
+    NVML_FAILED = "NvmlFailed"
+    NO_GPUS = "NoGpus"
+    READER_RESTARTING = "ReaderRestarting"
+    READER_HUNG = "ReaderHung"
+    READING_REJECTED = "ReadingRejected"
+    GPU_LOST = "GpuLost"
+    GPU_MISSING = "GpuMissing"
+    GPU_UNREADABLE = "GpuUnreadable"
+    GPU_DETACHED = "GpuDetached"
+    USE_UNKNOWN = "UseUnknown"
+    FOREIGN_USE = "ForeignUse"
+    MODEL_UNKNOWN = "ModelUnknown"
+    DISK_FULL = "DiskFull"
+    LIMIT_FILES_FAILED = "LimitFilesFailed"
+    USAGE_TAMPERED = "UsageTampered"
+    STARTING = "Starting"
+    STOPPING = "Stopping"
+    JOURNAL_FAILED = "JournalFailed"
+    STORE_FAILED = "StoreFailed"
+    AGGREGATOR_UNREACHABLE = "AggregatorUnreachable"
+    TIME_NAMESPACE = "TimeNamespace"
+
+
+class ConditionStatus(Enum):
+    """Status of a condition."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One condition; last_transition_at is wall time in seconds since the epoch."""
+
+    type: str
+    status: ConditionStatus
+    code: HealthCode
+    message: str
+    last_transition_at: float

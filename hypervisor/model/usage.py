@@ -1,0 +1,55 @@
+"""What an allocation uses, by its own account and by the driver's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hypervisor.model.figure import Figure
+
+
+class Enforcement(Enum):
+    """How sure it is that a limit holds; see the API."""
+
+    NONE = "none"
+    VERIFIED = "verified"
+    UNVERIFIED = "unverified"
+    COOPERATIVE = "cooperative"
+    VIOLATED = "violated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUsage:
+    """Use of one device by one allocation. busy_ratio: share of GPU time over the last window, 0 to 1."""
+
+    gpu_uuid: str
+    reserved_bytes: Figure[int]
+    overhead_bytes: Figure[int]
+    busy_ratio: Figure[float]
+    throttled_seconds_total: Figure[float]
+    launches_total: Figure[int]
+    denials_total: Figure[int]
+    over: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachedProcess:
+    """A process that has attached to a limit file; host_pid is found by the daemon, None when it could not be."""
+
+    slot: int
+    pid: int
+    pid_namespace: int
+    start_time_ticks: int
+    host_pid: int | None
+    reserved_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationUsage:
+    """Use of an allocation, with a finding when its usage file can't be trusted any more."""
+
+    allocation_id: str
+    devices: tuple[DeviceUsage, ...]
+    processes: tuple[AttachedProcess, ...]
+    enforcement: Enforcement
+    tampering: str = ""

@@ -1,0 +1,75 @@
+"""Settings come from defaults < file < environment < flags, and a wrong one is named with its source."""
+
+from pathlib import Path
+
+import pytest
+
+from hypervisor import config
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_order_of_sources(tmp_path: Path) -> None:
+    file = write(tmp_path / "hypervisor.toml", 'http_port = 1\nnode_name = "file"\nreport_to = "file:1"\n')
+    environment = {"HYPERVISOR_NODE_NAME": "environment", "HYPERVISOR_REPORT_TO": "environment:1"}
+    settings = config.load(file=file, environment=environment, flags={"report_to": "flag:1"})
+    assert (settings.http_port, settings.node_name, settings.report_to) == (1, "environment", "flag:1")
+    assert settings.tflops_ratio == 1.0
+
+
+def test_environment_is_converted() -> None:
+    settings = config.load(
+        file=None,
+        environment={
+            "HYPERVISOR_LISTEN": "unix:/a, 127.0.0.1:1",
+            "HYPERVISOR_HTTP_PORT": "0",
+            "HYPERVISOR_INSECURE": "true",
+        },
+        flags={},
+    )
+    assert settings.listen == ("unix:/a", "127.0.0.1:1")
+    assert settings.http_port == 0
+    assert settings.insecure is True
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("http_prot = 1", "unknown setting 'http_prot'"),
+        ('http_port = "8001"', "http_port"),
+        ("http_port = 70000", "http_port"),
+        ("http_port = ", "is not TOML"),
+        ('log_level = "loud"', "log_level"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, text: str, words: str) -> None:
+    file = write(tmp_path / "hypervisor.toml", text)
+    with pytest.raises(config.SettingsError, match=words) as caught:
+        config.load(file=file, environment={}, flags={})
+    assert str(file) in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(config.SettingsError, match="No such file"):
+        config.load(file=tmp_path / "none.toml", environment={}, flags={})
+
+
+def test_reload_takes_only_what_may_change() -> None:
+    old = config.Settings()
+    new = config.Settings(vram_ratio=2.0, http_port=9)
+    taken, pending = config.reloaded(old, new)
+    assert taken.vram_ratio == 2.0
+    assert taken.http_port == old.http_port
+    assert pending == ("http_port",)
+
+
+@pytest.mark.parametrize("name", config.setting_names())
+def test_every_setting_is_described(name: str) -> None:
+    text, reload = config.describe(name)
+    assert text
+    assert isinstance(reload, bool)
+    config.kind(name)
+    config.default(name)
