@@ -21,6 +21,8 @@ from hypervisor.model.event import Event, EventType, ObjectKind, ObjectReference
 from hypervisor.model.figure import Figure, FigureSource
 from hypervisor.model.gpu import Gpu, GpuIdentity, GpuReadings, Partition, ProcessOnGpu
 from hypervisor.model.health import Condition, ConditionStatus, HealthCode, HealthState
+from hypervisor.model.inventory import DeviceObservation, Inventory
+from hypervisor.model.refusal import Refusal, RefusalReason
 from hypervisor.model.snapshot import NodeIdentity, NodeSnapshot, Revision, SystemInfo
 from hypervisor.model.topology import GpuTopology, PcieLevel, TopologyLink
 from hypervisor.model.usage import AllocationUsage, AttachedProcess, DeviceUsage, Enforcement
@@ -37,6 +39,7 @@ __all__ = [
     "Condition",
     "ConditionStatus",
     "DeviceGrant",
+    "DeviceObservation",
     "DeviceRequest",
     "DeviceUsage",
     "Enforcement",
@@ -50,6 +53,7 @@ __all__ = [
     "GpuTopology",
     "HealthCode",
     "HealthState",
+    "Inventory",
     "IsolationMode",
     "NodeIdentity",
     "NodeSnapshot",
@@ -61,6 +65,8 @@ __all__ = [
     "PcieLevel",
     "ProcessOnGpu",
     "QosClass",
+    "Refusal",
+    "RefusalReason",
     "Resources",
     "RestartPolicy",
     "Revision",
