@@ -246,7 +246,7 @@ struct sim_item {
     uint64_t enqueued_ns;
     uint32_t started;
     uint32_t padding;
-    uint64_t spare;
+    uint64_t total_work;  /* `work` as it was when pushed */
 };
 #define SIM_WORK_SCALE 1024u /* fractions of a ns, so that shared progress rounds to nothing visible */
 
@@ -261,22 +261,22 @@ struct sim_stream {
     uint32_t active;
     uint32_t wake;        /* futex word: moves when the stream gets empty or room appears */
     uint64_t head, tail;  /* free-running; items are [head, tail) modulo SIM_RING_ITEMS */
-    uint64_t pending_work; /* sum of the items' work left: a lower bound of the time to drain */
-    uint64_t idle_since_ns;
-    uint64_t spare[3];
-    struct sim_item ring[SIM_RING_ITEMS];
+    uint64_t pushed_work; /* work ever enqueued, and the part of it done: the difference is the least */
+    uint64_t done_work;   /* time that the stream still needs */
+    uint64_t spare[4];
 };
 
 struct sim_event {
     uint64_t recorded;    /* sequence of the last record that was enqueued */
     uint64_t done;        /* sequence of the last record that completed */
     uint64_t time_ns;     /* when that was */
-    uint32_t gpu;
+    uint32_t gpu;         /* of the last record */
     uint32_t stream;
 };
 struct sim_event_chunk {
     uint32_t process;     /* owner's row, SIM_NONE when free */
     uint32_t generation;
+    uint64_t used;        /* bit n: event n of the chunk is in use */
 };
 
 struct sim_sample {         /* one full window of one GPU */
@@ -372,6 +372,11 @@ struct sim_machine {
     uint64_t notice_next;     /* sequence of the last notice */
     uint32_t notice_wake;     /* futex word */
     uint32_t reaped;          /* dead processes cleaned up */
+    uint64_t next_reap_ns;    /* when the next look for dead processes is due */
+    uint32_t process_high;    /* rows from here on were never used: bounds the scans */
+    uint32_t stream_high;
+    uint32_t lock_hung; /* id of the SIM_FAULT_HANG_LOCK that is being served */
+    uint32_t padding;
     pthread_mutex_t table_lock;
     uint8_t table_lock_room[64 - sizeof(pthread_mutex_t)];
     struct sim_kernel_rule rules[SIM_MAX_RULES];
@@ -385,6 +390,7 @@ struct sim_machine {
     struct sim_trace traces[SIM_TRACE_ITEMS];
     struct sim_gpu gpu[SIM_MAX_GPUS];
     struct sim_stream streams[SIM_MAX_STREAMS];
+    struct sim_item rings[SIM_MAX_STREAMS][SIM_RING_ITEMS]; /* sparse: only rings in use take memory */
 };
 
 /* The layout is fixed: who changes a row must raise SIM_LAYOUT_VERSION and these figures. */
@@ -392,7 +398,7 @@ _Static_assert(sizeof(pthread_mutex_t) == 40, "robust mutex of another libc: the
 _Static_assert(sizeof(struct sim_item) == 64, "item");
 _Static_assert(sizeof(struct sim_gpu_usage) == 64, "usage");
 _Static_assert(sizeof(struct sim_event) == 32, "event");
-_Static_assert(offsetof(struct sim_stream, ring) == 96, "stream header");
+_Static_assert(sizeof(struct sim_stream) == 104, "stream");
 _Static_assert(offsetof(struct sim_machine, system) == 32, "file header");
 
 #endif

@@ -1,0 +1,54 @@
+/* What the files of the core share among themselves. */
+#ifndef SIM_INTERNAL_H
+#define SIM_INTERNAL_H
+
+#include "core.h"
+
+#define WORK_MAX (UINT64_MAX / 4)
+#define PPM UINT64_C(1000000)
+
+static inline uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* lock.c */
+void sim_locks_init(struct sim_machine *machine);
+void sim_lock_table(struct sim_machine *machine);
+void sim_unlock_table(struct sim_machine *machine);
+void sim_lock_gpu(struct sim_machine *machine, uint32_t gpu);
+void sim_unlock_gpu(struct sim_machine *machine, uint32_t gpu);
+
+/* clock.c */
+void sim_wake(struct sim_machine *machine, uint32_t *word);
+void sim_futex_wait(const uint32_t *word, uint32_t seen, uint64_t timeout_ns);
+void sim_futex_wake(const uint32_t *word);
+uint64_t sim_monotonic_ns(void);
+
+/* schedule.c: all with the GPU's lock held */
+void sim_schedule(struct sim_machine *machine, uint32_t gpu, uint64_t now_ns);
+uint64_t sim_schedule_next(struct sim_machine *machine, uint32_t gpu); /* when something next ends; UINT64_MAX: nothing runs */
+void sim_stream_activate(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t stream);
+void sim_stream_deactivate(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t stream);
+void sim_stream_drop(struct sim_machine *machine, uint32_t stream); /* forgets its work */
+
+/* Brings the GPU up to now and returns with its lock held; serves what is due (timed faults, reaping) first. */
+void sim_enter_gpu(struct sim_machine *machine, uint32_t gpu);
+
+/* sample.c: GPU's lock held */
+void sim_windows_close(struct sim_machine *machine, uint32_t gpu, uint64_t now_ns);
+
+/* ledger.c: GPU's lock held */
+void sim_ledger_add(struct sim_machine *machine, uint32_t gpu, uint32_t process, uint64_t bytes);
+void sim_ledger_sub(struct sim_machine *machine, uint32_t gpu, uint32_t process, uint64_t bytes);
+void sim_ledger_recount(struct sim_machine *machine, uint32_t gpu);
+
+/* process.c */
+int sim_process_alive(const struct sim_machine *machine, uint32_t row);
+int sim_attachment_fd(const struct sim_machine *machine);
+void sim_attachment_add(struct sim_machine *machine, int fd);
+int sim_attachment_remove(const struct sim_machine *machine);
+
+/* fault.c */
+void sim_faults_apply_due(struct sim_machine *machine, uint64_t now_ns);
+int sim_glob(const char *pattern, const char *text);
+
+#endif

@@ -1,0 +1,122 @@
+/* Who holds how many bytes. Process rows are the truth; a GPU's and a group's sums and peaks follow from
+ * them under the same lock, so that a peak is a sum that really stood at one moment. */
+#include "internal.h"
+
+static void raise_peak(struct sim_gpu_usage *usage) { usage->peak_bytes = max_u64(usage->peak_bytes, usage->bytes); }
+
+void sim_ledger_add(struct sim_machine *machine, uint32_t index, uint32_t row, uint64_t bytes)
+{
+    struct sim_process *process = &machine->processes[row];
+    struct sim_gpu *gpu = &machine->gpu[index];
+    process->gpu[index].bytes += bytes;
+    raise_peak(&process->gpu[index]);
+    gpu->used_bytes += bytes;
+    gpu->peak_bytes = max_u64(gpu->peak_bytes, gpu->used_bytes);
+    if (process->group < SIM_MAX_GROUPS) {
+        machine->groups[process->group].gpu[index].bytes += bytes;
+        raise_peak(&machine->groups[process->group].gpu[index]);
+    }
+}
+
+void sim_ledger_sub(struct sim_machine *machine, uint32_t index, uint32_t row, uint64_t bytes)
+{
+    struct sim_process *process = &machine->processes[row];
+    bytes = min_u64(bytes, process->gpu[index].bytes); /* a row reaped in the meantime holds nothing */
+    process->gpu[index].bytes -= bytes;
+    machine->gpu[index].used_bytes -= bytes;
+    if (process->group < SIM_MAX_GROUPS)
+        machine->groups[process->group].gpu[index].bytes -= bytes;
+}
+
+void sim_ledger_recount(struct sim_machine *machine, uint32_t index)
+{
+    uint64_t sums[SIM_MAX_GROUPS] = {0}, used = 0;
+    for (uint32_t i = 0; i < machine->process_high; i++) {
+        const struct sim_process *process = &machine->processes[i];
+        if (!process->state)
+            continue;
+        used += process->gpu[index].bytes;
+        if (process->group < SIM_MAX_GROUPS)
+            sums[process->group] += process->gpu[index].bytes;
+    }
+    machine->gpu[index].used_bytes = used;
+    machine->gpu[index].peak_bytes = max_u64(machine->gpu[index].peak_bytes, used);
+    for (uint32_t i = 0; i < SIM_MAX_GROUPS; i++) {
+        if (!machine->groups[i].key)
+            continue;
+        machine->groups[i].gpu[index].bytes = sums[i];
+        raise_peak(&machine->groups[i].gpu[index]);
+    }
+}
+
+uint64_t sim_charged_size(const struct sim_machine *machine, uint64_t bytes)
+{
+    uint64_t granule = machine->system.allocation_granule;
+    return granule > 1 && bytes <= UINT64_MAX - granule ? (bytes + granule - 1) / granule * granule : bytes;
+}
+
+static uint64_t free_bytes(const struct sim_gpu *gpu)
+{
+    uint64_t taken = gpu->info.memory_reserved_bytes + gpu->used_bytes;
+    return taken >= gpu->info.memory_total_bytes ? 0 : gpu->info.memory_total_bytes - taken;
+}
+
+static int charge(struct sim_machine *machine, uint32_t index, uint32_t row, uint64_t bytes, uint32_t contexts)
+{
+    for (int attempt = 0;; attempt++) {
+        sim_enter_gpu(machine, index);
+        struct sim_gpu *gpu = &machine->gpu[index];
+        int status = SIM_OK;
+        if (gpu->lost || gpu->vanished)
+            status = SIM_GPU_GONE;
+        else if (bytes > free_bytes(gpu))
+            status = SIM_NO_MEMORY;
+        else {
+            sim_ledger_add(machine, index, row, bytes);
+            struct sim_gpu_usage *usage = &machine->processes[row].gpu[index];
+            usage->contexts += contexts;
+            usage->context_bytes += contexts ? bytes : 0;
+        }
+        sim_unlock_gpu(machine, index);
+        if (status != SIM_NO_MEMORY || attempt || sim_machine_reap(machine) == 0)
+            return status; /* the dead are buried before anybody is refused */
+    }
+}
+
+int sim_charge(struct sim_machine *machine, uint32_t gpu, uint32_t process, uint64_t bytes)
+{
+    return charge(machine, gpu, process, bytes, 0);
+}
+
+int sim_charge_context(struct sim_machine *machine, uint32_t gpu, uint32_t process)
+{
+    return charge(machine, gpu, process, machine->gpu[gpu].info.context_bytes, 1);
+}
+
+void sim_refund(struct sim_machine *machine, uint32_t gpu, uint32_t process, uint64_t bytes)
+{
+    sim_enter_gpu(machine, gpu);
+    sim_ledger_sub(machine, gpu, process, bytes);
+    sim_unlock_gpu(machine, gpu);
+}
+
+void sim_refund_context(struct sim_machine *machine, uint32_t gpu, uint32_t process)
+{
+    sim_enter_gpu(machine, gpu);
+    struct sim_gpu_usage *usage = &machine->processes[process].gpu[gpu];
+    if (usage->contexts) {
+        uint64_t bytes = usage->context_bytes / usage->contexts;
+        usage->contexts--;
+        usage->context_bytes -= bytes;
+        sim_ledger_sub(machine, gpu, process, bytes);
+    }
+    sim_unlock_gpu(machine, gpu);
+}
+
+uint64_t sim_gpu_free_bytes(struct sim_machine *machine, uint32_t gpu)
+{
+    sim_enter_gpu(machine, gpu);
+    uint64_t bytes = free_bytes(&machine->gpu[gpu]);
+    sim_unlock_gpu(machine, gpu);
+    return bytes;
+}
