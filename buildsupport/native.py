@@ -1,6 +1,6 @@
-"""The table of C libraries, and the one way to compile them.
+"""The table of C libraries and programs, and the one way to compile them.
 
-Adding a library is one row in LIBRARIES. A library is compiled anew when one of its inputs is newer.
+Adding one is one row in LIBRARIES. It is compiled anew when one of its inputs is newer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CFFI_MODULES = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """A shared library: globs of sources and of headers that it depends on, relative to the source root."""
+    """A shared library or a program: globs of sources and of headers that it depends on, relative to the source root."""
 
     output: str  # below hypervisor/native/
     sources: tuple[str, ...]
@@ -39,6 +39,7 @@ class Library:
     soname: str | None = None
     version_script: str | None = None
     flags: tuple[str, ...] = ()
+    program: bool = False  # an executable instead of a shared library
     link: tuple[str, ...] = field(default=("-Wl,-z,defs", "-Wl,-z,relro,-z,now"))
 
     def source_files(self) -> list[Path]:
@@ -85,6 +86,12 @@ LIBRARIES = (
         soname="libcuda.so.1",
         version_script="simulator/noop/noop.map",
     ),
+    Library(
+        output="clients/load",
+        sources=("simulator/clients/load.c",),
+        program=True,
+        link=("-ldl",),
+    ),
 )
 
 
@@ -106,7 +113,8 @@ def build_library(library: Library, native: Path) -> Path | None:
     target.parent.mkdir(parents=True, exist_ok=True)
     # Linked under another name and renamed: a process that has the old library mapped keeps it whole.
     unfinished = target.with_name(target.name + ".unfinished")
-    command = [*compiler(), *BASE_FLAGS, *RELEASE_FLAGS, *library.flags, "-shared"]
+    command = [*compiler(), *BASE_FLAGS, *RELEASE_FLAGS, *library.flags]
+    command += ["-fPIE", "-pie"] if library.program else ["-shared"]
     command += [f"-I{ROOT / folder}" for folder in library.include]
     command += [*map(str, sources), "-o", str(unfinished), *library.link]
     if library.soname:
