@@ -45,6 +45,11 @@ class Library:
     def source_files(self) -> list[Path]:
         return [path for pattern in self.sources for path in sorted(ROOT.glob(pattern))]
 
+    def present(self) -> bool:
+        """True when each source pattern finds a file and the version script is there."""
+        wanted = (*self.sources, self.version_script) if self.version_script else self.sources
+        return all(any(ROOT.glob(pattern)) for pattern in wanted)
+
     def inputs(self) -> list[Path]:
         found = self.source_files()
         found += [path for pattern in self.depends for path in sorted(ROOT.glob(pattern))]
@@ -101,10 +106,10 @@ def compiler() -> list[str]:
 
 
 def build_library(library: Library, native: Path) -> Path | None:
-    """Compile one library into the folder `native` when an input is newer; None when it has no sources."""
-    sources = library.source_files()
-    if not sources:
+    """Compile one library into the folder `native` when an input is newer; None when its sources are not in the tree."""
+    if not library.present():
         return None
+    sources = library.source_files()
     target = native / library.output
     if target.exists():
         made = target.stat().st_mtime_ns
