@@ -30,7 +30,7 @@ CFFI_MODULES = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """A shared library or a program: globs of sources and of headers that it depends on, relative to the source root."""
+    """A shared library or a program: globs of sources and headers, relative to the source root."""
 
     output: str  # below hypervisor/native/
     sources: tuple[str, ...]
@@ -106,7 +106,7 @@ def compiler() -> list[str]:
 
 
 def build_library(library: Library, native: Path) -> Path | None:
-    """Compile one library into the folder `native` when an input is newer; None when its sources are not in the tree."""
+    """Compile one library into `native` when an input is newer; None when its sources are not in the tree."""
     if not library.present():
         return None
     sources = library.source_files()
