@@ -1,0 +1,168 @@
+/* Memory errors, remapped rows, retired pages, fabric: what a health check reads. */
+#include <string.h>
+
+#include "library.h"
+
+enum error_type { ERROR_CORRECTED = 0, ERROR_UNCORRECTED = 1 };
+enum counter_type { COUNTER_VOLATILE = 0, COUNTER_AGGREGATE = 1 };
+
+static uint64_t ecc_count(const struct sim_gpu_info *info, unsigned error, unsigned counter)
+{
+    if (error == ERROR_CORRECTED)
+        return counter == COUNTER_VOLATILE ? info->ecc_corrected_volatile : info->ecc_corrected_aggregate;
+    return counter == COUNTER_VOLATILE ? info->ecc_uncorrected_volatile : info->ecc_uncorrected_aggregate;
+}
+
+static nvmlReturn_t check_ecc(struct nvml_call *call, const struct sim_gpu_info *info, unsigned error, unsigned counter)
+{
+    REQUIRE((*call), error <= ERROR_UNCORRECTED && counter <= COUNTER_AGGREGATE);
+    return info->ecc_supported == 0 || info->ecc_mode == 0 ? call_end(call, NVML_ERROR_NOT_SUPPORTED) : NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned error, unsigned counter, uint64_t *count)
+{
+    DEVICE_CALL(call, device);
+    READING(call, reading);
+    if (check_ecc(&call, &reading.info, error, counter) != NVML_SUCCESS)
+        return call.result;
+    return give_u64(&call, count, ecc_count(&reading.info, error, counter));
+}
+
+/* All errors happen in device memory. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned error, unsigned counter, unsigned location, uint64_t *count)
+{
+    DEVICE_CALL(call, device);
+    READING(call, reading);
+    const unsigned locations = 8, device_memory = 2;
+    REQUIRE(call, location < locations);
+    if (check_ecc(&call, &reading.info, error, counter) != NVML_SUCCESS)
+        return call.result;
+    return give_u64(&call, count, location == device_memory ? ecc_count(&reading.info, error, counter) : 0);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, unsigned error, unsigned counter, nvmlEccErrorCounts_t *counts)
+{
+    DEVICE_CALL(call, device);
+    READING(call, reading);
+    REQUIRE(call, counts != NULL);
+    if (check_ecc(&call, &reading.info, error, counter) != NVML_SUCCESS)
+        return call.result;
+    *counts = (nvmlEccErrorCounts_t){.device_memory = call_u64(&call, ecc_count(&reading.info, error, counter))};
+    return call_end(&call, NVML_SUCCESS);
+}
+
+#define AMPERE 7u /* from here on rows are remapped; before, pages were retired */
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed)
+{
+    DEVICE_CALL(call, device);
+    READING(call, reading);
+    REQUIRE(call, corrected != NULL && uncorrected != NULL && pending != NULL && failed != NULL);
+    if (reading.info.architecture < AMPERE || reading.info.ecc_supported == 0 || reading.info.mig_mode != 0)
+        return call_end(&call, NVML_ERROR_NOT_SUPPORTED);
+    *corrected = call_u32(&call, reading.info.remapped_corrected);
+    *uncorrected = call_further_u32(&call, reading.info.remapped_uncorrected);
+    *pending = call_further_u32(&call, reading.info.remap_pending);
+    *failed = call_further_u32(&call, reading.info.remap_failed);
+    return call_end(&call, NVML_SUCCESS);
+}
+
+/* Banks by the spare rows they have left; each remapped row is taken to be of another bank. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, nvmlRowRemapperHistogramValues_t *out)
+{
+    DEVICE_CALL(call, device);
+    READING(call, reading);
+    REQUIRE(call, out != NULL);
+    if (reading.info.architecture < AMPERE || reading.info.ecc_supported == 0 || reading.info.mig_mode != 0)
+        return call_end(&call, NVML_ERROR_NOT_SUPPORTED);
+    const unsigned banks = 640;
+    unsigned used = reading.info.remapped_corrected + reading.info.remapped_uncorrected;
+    if (used > banks)
+        used = banks;
+    *out = (nvmlRowRemapperHistogramValues_t){.max = banks - used, .high = used};
+    if (reading.info.remap_failed != 0 && used > 0) {
+        out->high--;
+        out->none++;
+    }
+    return call_end(&call, NVML_SUCCESS);
+}
+
+static nvmlReturn_t check_retirement(struct nvml_call *call)
+{
+    READING((*call), reading);
+    return reading.info.architecture >= AMPERE || reading.info.ecc_supported == 0 ? call_end(call, NVML_ERROR_NOT_SUPPORTED) : NVML_SUCCESS;
+}
+
+/* No page is ever retired here. */
+static nvmlReturn_t give_no_pages(struct nvml_call *call, unsigned cause, unsigned *count)
+{
+    if (check_retirement(call) != NVML_SUCCESS)
+        return call->result;
+    REQUIRE((*call), cause <= 1);
+    return give_u32(call, count, 0);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, unsigned cause, unsigned *count, uint64_t *addresses)
+{
+    DEVICE_CALL(call, device);
+    (void)addresses;
+    return give_no_pages(&call, cause, count);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, unsigned cause, unsigned *count, uint64_t *addresses, uint64_t *times)
+{
+    DEVICE_CALL(call, device);
+    (void)addresses;
+    (void)times;
+    return give_no_pages(&call, cause, count);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigned *pending)
+{
+    DEVICE_CALL(call, device);
+    if (check_retirement(&call) != NVML_SUCCESS)
+        return call.result;
+    return give_u32(&call, pending, 0);
+}
+
+/* ---- fabric ---- */
+
+#define FABRIC_COMPLETED 3u
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *out)
+{
+    DEVICE_CALL(call, device);
+    READING(call, reading);
+    REQUIRE(call, out != NULL);
+    memcpy(out->cluster_uuid, reading.info.fabric_cluster_uuid, sizeof out->cluster_uuid);
+    out->status = (nvmlReturn_t)reading.info.fabric_status; /* an NVML code */
+    out->clique = reading.info.fabric_clique_id;
+    out->state = call_u32(&call, reading.info.fabric_state);
+    return call_end(&call, NVML_SUCCESS);
+}
+
+/* Each condition has two bits where 1 is yes and 2 is no; bad configuration has four where 1 is none. */
+static unsigned healthy_mask(const struct sim_gpu_info *info)
+{
+    const unsigned no = 2, none = 1;
+    return info->fabric_state == FABRIC_COMPLETED ? no | no << 2 | no << 4 | no << 6 | none << 8 : 0;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfo_v3_t *out)
+{
+    DEVICE_CALL(call, device);
+    READING(call, reading);
+    REQUIRE(call, out != NULL);
+    const bool third = out->version == NVML_STRUCT_VERSION(nvmlGpuFabricInfo_v3_t, 3);
+    if (!third && out->version != NVML_STRUCT_VERSION(nvmlGpuFabricInfo_v2_t, 2))
+        return call_end(&call, NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+    memcpy(out->cluster_uuid, reading.info.fabric_cluster_uuid, sizeof out->cluster_uuid);
+    out->status = (nvmlReturn_t)reading.info.fabric_status; /* an NVML code */
+    out->clique = reading.info.fabric_clique_id;
+    out->state = call_u32(&call, reading.info.fabric_state);
+    out->health_mask = healthy_mask(&reading.info);
+    if (third) /* beyond the end of the second version */
+        out->health_summary = reading.info.fabric_state == FABRIC_COMPLETED ? 1 : 0;
+    return call_end(&call, NVML_SUCCESS);
+}
+_Static_assert(offsetof(nvmlGpuFabricInfo_v3_t, health_summary) == sizeof(nvmlGpuFabricInfo_v2_t), "version 3 begins as version 2 does");
