@@ -1,0 +1,214 @@
+"""A machine file in use: made, opened, changed, destroyed. The only importer of the compiled module.
+
+Everything here is safe while programs run on the machine; the locks are in the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Self, final
+
+from hypervisor.simulation._machine import ffi, lib
+from hypervisor.simulation.report import report
+from hypervisor.simulation.spec import FaultSpec, MachineSpec
+
+_CHECK_BYTES = 16_384
+
+
+class MachineError(RuntimeError):
+    """The machine file can't be made or used; the text says which, why and what to do."""
+
+
+def _fill(target: Any, spec: Any) -> None:
+    """Copy a spec's fields into the structure's members of the same names, links and all."""
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        if isinstance(value, str):
+            setattr(target, field.name, value.encode())
+        elif isinstance(value, bytes):
+            setattr(target, field.name, list(value))
+        elif isinstance(value, tuple) and value and is_dataclass(value[0]):
+            for at, element in enumerate(value):
+                _fill(getattr(target, field.name)[at], element)
+        elif isinstance(value, tuple):
+            setattr(target, field.name, list(value))
+        else:
+            setattr(target, field.name, value)
+
+
+def _description(spec: MachineSpec) -> Any:
+    description = ffi.new("struct sim_description *")
+    lib.sim_description_defaults(description)
+    _fill(description.system, spec.system)
+    count = len(spec.gpus)
+    description.gpu_count = count
+    for at, gpu in enumerate(spec.gpus):
+        _fill(description.gpus[at], gpu)
+    for first in range(count):
+        for second in range(count):
+            description.topology.ancestor[first][second] = spec.topology.ancestor[first][second]
+            for capability, matrix in enumerate(spec.topology.p2p_status):
+                description.topology.p2p_status[capability][first][second] = matrix[first][second]
+    description.rule_count = len(spec.rules)
+    for at, rule in enumerate(spec.rules):
+        _fill(description.rules[at], rule)
+    description.fault_count = len(spec.faults)
+    for at, fault in enumerate(spec.faults):
+        _fill(description.faults[at], fault)
+    return description
+
+
+def _words(status: int, path: Path) -> str:
+    why = ffi.string(lib.sim_status_text(status)).decode()
+    if status == lib.SIM_SYSTEM_ERROR:
+        why = os.strerror(ffi.errno)
+    hints = {
+        lib.SIM_EXISTS: f"; remove it with: hypervisor sim destroy --machine {path}",
+        lib.SIM_NO_FILE: f"; make it with: hypervisor sim create PROFILE --machine {path}",
+        lib.SIM_WRONG_SIZE: "; make it anew",
+        lib.SIM_WRONG_VERSION: "; make it anew",
+        lib.SIM_HALF_WRITTEN: "; make it anew",
+    }
+    return f"machine {path}: {why}{hints.get(status, '')}"
+
+
+def create(path: Path, spec: MachineSpec) -> None:
+    """Write a machine file, whole or not at all.
+
+    Raises:
+        MachineError: there is a file of that name, or the operating system refused.
+    """
+    status = lib.sim_machine_create(os.fsencode(path), _description(spec))
+    if status != lib.SIM_OK:
+        raise MachineError(_words(status, path))
+
+
+def destroy(path: Path) -> None:
+    """Remove a machine file. Programs that run on it keep it until they end.
+
+    Raises:
+        MachineError: it is no machine file, or the operating system refused.
+    """
+    # Of another version or damaged, but begun as one of ours: may go. Anything else stays.
+    try:
+        with path.open("rb") as file:
+            magic = file.read(8)
+    except OSError as error:
+        raise MachineError(f"machine {path}: {error.strerror}") from None
+    if magic != int(lib.SIM_MAGIC).to_bytes(8, "little"):
+        raise MachineError(f"machine {path}: not a machine file; it is left alone")
+    try:
+        path.unlink()
+    except OSError as error:
+        raise MachineError(f"machine {path}: {error.strerror}") from None
+
+
+@final
+class Machine:
+    """An open machine. Make one with `opened`; it must not be used after its end."""
+
+    def __init__(self, path: Path, mapping: Any) -> None:
+        self.path = path
+        self._mapping = mapping
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Map a machine file.
+
+        Raises:
+            MachineError: it is missing, damaged, of another version, or may not be read.
+        """
+        out = ffi.new("struct sim_machine **")
+        status = lib.sim_machine_attach(os.fsencode(path), out)
+        if status != lib.SIM_OK:
+            raise MachineError(_words(status, path))
+        return cls(path, out[0])
+
+    def close(self) -> None:
+        """Let go of the file; once is enough, twice is harmless."""
+        if self._mapping is not None:
+            lib.sim_machine_detach(self._mapping)
+            self._mapping = None
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs that the machine was made with."""
+        return int(self._mapping.gpu_count)
+
+    @property
+    def is_virtual(self) -> bool:
+        """True when time moves only by `step`."""
+        return bool(self._mapping.system.clock_mode == lib.SIM_CLOCK_VIRTUAL)
+
+    def now_ns(self) -> int:
+        """Simulated nanoseconds since the machine was made."""
+        return int(lib.sim_now(self._mapping))
+
+    def show(self) -> dict[str, Any]:
+        """Everything on the machine: see `hypervisor.simulation.report`."""
+        return report(ffi, lib, self._mapping, str(self.path))
+
+    def check(self) -> list[str]:
+        """Breaches of the machine's invariants, one line each; empty when it is sound."""
+        text = ffi.new("char[]", _CHECK_BYTES)
+        lib.sim_machine_check(self._mapping, text, _CHECK_BYTES)
+        return [line for line in ffi.string(text).decode(errors="replace").splitlines() if line]
+
+    def add_fault(self, fault: FaultSpec) -> int:
+        """Switch a fault on; its times count from now. Returns the number that clears it.
+
+        Raises:
+            MachineError: there is no room for another fault.
+        """
+        row = ffi.new("struct sim_fault *")
+        _fill(row, fault)
+        now = self.now_ns()
+        row.at_ns += now
+        if row.until_ns:
+            row.until_ns += now
+        number = ffi.new("uint32_t *")
+        status = lib.sim_fault_add(self._mapping, row, number)
+        if status != lib.SIM_OK:
+            raise MachineError(_words(status, self.path))
+        return int(number[0])
+
+    def clear_fault(self, number: int) -> None:
+        """Switch a fault off; a lost or vanished GPU comes back.
+
+        Raises:
+            MachineError: there is no such fault.
+        """
+        if not 0 < number < 1 << 32 or lib.sim_fault_clear(self._mapping, number) != lib.SIM_OK:
+            raise MachineError(f"machine {self.path}: there is no fault {number}; see: hypervisor sim show")
+
+    def clear_faults(self) -> None:
+        """Switch all faults off."""
+        lib.sim_fault_clear_all(self._mapping)
+
+    def step(self, nanoseconds: int) -> None:
+        """Move the virtual clock on, and with it all that was waiting for it.
+
+        Raises:
+            MachineError: this machine runs in real time.
+        """
+        if not self.is_virtual:
+            raise MachineError(f"machine {self.path}: runs in real time; only clock mode virtual can be stepped")
+        lib.sim_machine_step(self._mapping, nanoseconds)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Machine]:
+    """A machine, open for the length of a block.
+
+    Raises:
+        MachineError: as for Machine.open.
+    """
+    machine = Machine.open(path)
+    try:
+        yield machine
+    finally:
+        machine.close()
