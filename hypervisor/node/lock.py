@@ -1,0 +1,48 @@
+"""Locks on the daemon's directories, taken before anything is bound: one daemon to a directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hypervisor.node.failure import StartError, storage_error
+
+
+@contextmanager
+def locked(directory: Path, purpose: str, *, mode: int = 0o700) -> Iterator[None]:
+    """Hold the directory until the block is left; the kernel lets go when we die in any way.
+
+    The directory is made where it is missing. Raises StartError that names the holder when there is one.
+    """
+    descriptor = _open(directory, purpose, mode)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartError(_held(descriptor, directory, purpose)) from None
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise storage_error("write the lock in", directory, error) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _open(directory: Path, purpose: str, mode: int) -> int:
+    try:
+        directory.mkdir(mode=mode, parents=True, exist_ok=True)
+        return os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise storage_error(f"use the {purpose}", directory, error) from error
+
+
+def _held(descriptor: int, directory: Path, purpose: str) -> str:
+    holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    who = f"process {holder}" if holder.isdigit() else "another process"
+    flag = "--state-dir" if purpose == "state directory" else "--base-dir"
+    return f"the {purpose} {directory} is in use by the daemon that runs as {who}; stop it, or name another with {flag}"

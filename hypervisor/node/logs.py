@@ -1,0 +1,63 @@
+"""Structured logs on stderr: one JSON object a line, or readable lines at a terminal.
+
+Fields are what the daemon itself says; settings are logged by name only, so that no secret gets here.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, TextIO
+
+import msgspec
+import structlog
+
+
+def set_up(level: str, *, stream: TextIO | None = None) -> None:
+    """Configure structlog, and route the standard library's loggers through it. level: debug to error."""
+    output = sys.stderr if stream is None else stream
+    renderer: Any = _JSON
+    if output.isatty():
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    processors = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        *([] if output.isatty() else [structlog.processors.format_exc_info]),
+        renderer,
+    ]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=_LoggerFactory(output),
+        cache_logger_on_first_use=False,  # a reload may change the level
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [_Forward()]
+    root.setLevel(logging.WARNING if level in {"debug", "info"} else level.upper())
+
+
+class _LoggerFactory:
+    """Loggers that take their name as first argument and write to one stream."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._print = structlog.PrintLoggerFactory(output)
+
+    def __call__(self, *_: Any) -> Any:
+        return self._print()
+
+
+class _Forward(logging.Handler):
+    """Records of libraries (asyncio, grpc, trio), in our format."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(
+            record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info or None
+        )
+
+
+def _encode(event: dict[str, Any], **_: Any) -> str:
+    return msgspec.json.encode(event, enc_hook=repr).decode()
+
+
+_JSON = structlog.processors.JSONRenderer(serializer=_encode)
