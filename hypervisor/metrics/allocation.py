@@ -1,0 +1,83 @@
+"""What each Pod, or other owner of an allocation, may use and does use.
+
+Owners that are no Pod have empty namespace, pod and container and go by their allocation id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import Metric
+
+from hypervisor.metrics.family import Families
+from hypervisor.metrics.view import MetricsView
+from hypervisor.model import Allocation, AllocationUsage, DeviceGrant, DeviceUsage, OwnerKind
+from hypervisor.model.allocation import SHARE_FULL_PPM
+
+
+def collect(view: MetricsView) -> Iterable[Metric]:
+    """Limits and use, by owner and device; they go when the allocation goes."""
+    usages = {usage.allocation_id: usage for usage in view.snapshot.usages}
+    families = Families()
+    for allocation in view.snapshot.allocations:
+        labels = _labels(allocation)
+        usage = usages.get(allocation.spec.allocation_id)
+        used = {device.gpu_uuid: device for device in usage.devices} if usage else {}
+        for grant in allocation.grants:
+            _limits(families, grant, labels | {"uuid": grant.gpu_uuid})
+            device = used.get(grant.gpu_uuid)
+            if device is not None:
+                _use(families, device, labels | {"uuid": grant.gpu_uuid})
+        if usage is not None:
+            _whole(families, usage, labels)
+    yield from families.families()
+
+
+def _labels(allocation: Allocation) -> dict[str, str]:
+    owner = allocation.spec.owner
+    if owner.kind is OwnerKind.POD:
+        return {"namespace": owner.namespace, "pod": owner.name, "container": owner.container, "allocation": ""}
+    return {"namespace": "", "pod": "", "container": "", "allocation": allocation.spec.allocation_id}
+
+
+def _limits(families: Families, grant: DeviceGrant, labels: dict[str, str]) -> None:
+    families.gauge("pod_gpu_memory_limit_bytes", "VRAM limit; absent: the card", grant.limit_vram_bytes, **labels)
+    families.gauge("pod_gpu_compute_limit_ratio", "Limit of GPU time", grant.limit_share_ppm / SHARE_FULL_PPM, **labels)
+
+
+def _use(families: Families, device: DeviceUsage, labels: dict[str, str]) -> None:
+    reserved, overhead = device.reserved_bytes.value, device.overhead_bytes.value
+    families.gauge(
+        "pod_gpu_memory_used_bytes",
+        "VRAM reserved by the owner's processes, known overhead of contexts included",
+        None if reserved is None else reserved + (overhead or 0),
+        **labels,
+    )
+    families.gauge("pod_gpu_compute_used_ratio", "GPU time achieved", device.busy_ratio.value, **labels)
+    families.gauge(
+        "pod_gpu_over_limit",
+        "1 when more VRAM is held than a limit lowered meanwhile allows",
+        float(device.over),
+        **labels,
+    )
+    families.counter(
+        "pod_gpu_throttled_seconds_total",
+        "Time that launches have waited for their share",
+        device.throttled_seconds_total.value,
+        **labels,
+    )
+    families.counter(
+        "pod_gpu_oom_rejections_total", "Requests of VRAM refused at the limit", device.denials_total.value, **labels
+    )
+    families.counter("pod_gpu_launches_total", "Kernel launches", device.launches_total.value, **labels)
+
+
+def _whole(families: Families, usage: AllocationUsage, labels: dict[str, str]) -> None:
+    attached = float(bool(usage.processes))
+    families.gauge("limiter_attached", "1 when a process is attached to the limits", attached, **labels)
+    families.gauge(
+        "limiter_processes", "Processes of the owner that are attached to its limits", len(usage.processes), **labels
+    )
+    families.gauge(
+        "limiter_tampering", "1 when the usage file can't be trusted", float(bool(usage.tampering)), **labels
+    )

@@ -1,0 +1,22 @@
+"""The table of collectors: one row a subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client.core import Metric
+
+from hypervisor.metrics import allocation, capacity, gpu, node
+from hypervisor.metrics.view import MetricsView
+
+Collect = Callable[[MetricsView], Iterable[Metric]]
+
+COLLECTORS: Mapping[str, Collect] = {
+    "node": node.collect_node,
+    "gpu": gpu.collect,
+    "capacity": capacity.collect,
+    "allocation": allocation.collect,
+    "refusals": node.collect_refusals,
+    "feeds": node.collect_feeds,
+    "process": node.collect_process,
+}

@@ -1,0 +1,188 @@
+"""The /metrics page: a golden page for a known node, and what becomes of subjects that fail or are not there."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import structlog
+import trio
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from hypervisor.metrics import COLLECTORS, Exposition, MetricsView
+from hypervisor.model import Figure, NodeIdentity, NodeSnapshot, RefusalReason, Revision
+from hypervisor.node.derive import Ratios, derive_gpus
+from tests import node_values as v
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "metrics.txt"
+# What is different in each run: times that collectors took, and the process itself.
+STEADY = {name: collect for name, collect in COLLECTORS.items() if name != "process"}
+
+
+@dataclass(frozen=True)
+class SomeStatistics:
+    waiting: int
+    published_total: int
+    calls_total: dict
+    name: str = "not a number"
+
+
+def view(allocations=(), usages=(), devices=None) -> MetricsView:
+    inventory = v.inventory(*(devices or (v.device(0), v.device(1))))
+    gpus = derive_gpus(inventory, allocations, usages, ratios=Ratios(tflops=1.0, vram=1.0), previous={}, now=5.0)
+    snapshot = NodeSnapshot(
+        identity=NodeIdentity(name="node", uid="uid", boot_id="boot"),
+        revision=Revision(2, 17),
+        version="0.1.0",
+        system=inventory.system,
+        started_at=1000.0,
+        conditions=(),
+        gpus=gpus,
+        allocations=tuple(allocations),
+        usages=tuple(usages),
+        workers=(),
+        simulated=True,
+    )
+    return MetricsView(
+        snapshot=snapshot,
+        wall_time=2000.0,
+        monotonic_time=100.5,
+        statistics={"state": SomeStatistics(waiting=2, published_total=17, calls_total={"read": 3})},
+        refusals={RefusalReason.INSUFFICIENT_VRAM: 3},
+    )
+
+
+def render(shown: MetricsView, *, accept: str = "", encoding: str = "", collectors=STEADY):
+    async def main():
+        return await Exposition(lambda: shown, collectors=collectors).render(accept, encoding)
+
+    return trio.run(main)
+
+
+def full_view() -> MetricsView:
+    allocations = [v.allocation("pod-a", owner=v.pod("a")), v.allocation("exec-1", index=1)]
+    return view(allocations, [v.usage("pod-a", pids=(7,)), v.usage("exec-1", index=1)])
+
+
+def steady(text: str) -> str:
+    return "".join(
+        line
+        for line in text.splitlines(keepends=True)
+        if not line.startswith("gpuhv_collector_duration_seconds{") and 'python="' not in line
+    )
+
+
+def test_golden_page() -> None:
+    """Set UPDATE_GOLDEN=1 to write the page anew, and read the difference."""
+    text = steady(render(full_view()).body.decode())
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def series(page, parse=parse_text) -> dict:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in parse(page.body.decode())
+        for sample in family.samples
+    }
+
+
+def values(page, name: str) -> dict:
+    return {labels: value for (found, labels), value in series(page).items() if found == name}
+
+
+def test_both_formats_say_the_same() -> None:
+    plain = render(full_view())
+    openmetrics = render(full_view(), accept="application/openmetrics-text; version=1.0.0")
+    assert plain.content_type.startswith("text/plain; version=0.0.4")
+    assert openmetrics.content_type.startswith("application/openmetrics-text")
+    assert openmetrics.body.endswith(b"# EOF\n")
+    durations = "gpuhv_collector_duration_seconds"
+    first, second = series(plain), series(openmetrics, parse_openmetrics)
+    assert {key: value for key, value in first.items() if key[0] != durations} == {
+        key: value for key, value in second.items() if key[0] != durations
+    }
+
+
+@pytest.mark.parametrize(
+    ("header", "compressed"),
+    [("gzip", True), ("br, gzip;q=0.5", True), ("gzip;q=0", False), ("gzip;q=0.0", False), ("", False), ("br", False)],
+)
+def test_gzip_where_it_is_wanted(header: str, compressed: bool) -> None:
+    page = render(full_view(), encoding=header)
+    assert (page.encoding == "gzip") is compressed
+    body = gzip.decompress(page.body) if compressed else page.body
+    assert b"gpuhv_gpu_memory_total_bytes" in body
+
+
+def test_what_is_not_known_has_no_series() -> None:
+    readings = replace(v.readings(), power_watts=Figure.absent("not supported"))
+    page = render(view(devices=(v.device(0, readings=readings, tflops=Figure.absent("unknown model")),)))
+    for name in ("gpu_power_watts", "capacity_tflops", "allocated_tflops", "available_tflops"):
+        assert not values(page, f"gpuhv_{name}"), name
+    assert values(page, "gpuhv_capacity_memory_bytes")
+
+
+def test_series_of_a_pod_go_with_the_pod() -> None:
+    assert any("pod_gpu_memory_limit" in name for name, _ in series(render(full_view())))
+    gone = series(render(view()))
+    assert not [name for name, _ in gone if name.startswith("gpuhv_pod_gpu_") and "unattributed" not in name]
+
+
+def test_pods_of_the_same_name_add_up_instead_of_spoiling_the_scrape() -> None:
+    shown = view([v.allocation("first", owner=v.pod("same")), v.allocation("second", owner=v.pod("same"))])
+    (total,) = values(render(shown), "gpuhv_pod_gpu_memory_limit_bytes").values()
+    assert total == 16 * v.GIB
+
+
+def test_a_failing_collector_is_a_metric_and_not_an_outage() -> None:
+    def fail(_: MetricsView) -> Iterable:
+        raise RuntimeError("broken")
+
+    with structlog.testing.capture_logs() as logs:
+        page = render(full_view(), collectors={"broken": fail} | STEADY)
+    success = {dict(labels)["collector"]: value for labels, value in values(page, "gpuhv_collector_success").items()}
+    assert success == {"broken": 0.0} | dict.fromkeys(STEADY, 1.0)
+    assert values(page, "gpuhv_gpu_memory_total_bytes")
+    assert [log["collector"] for log in logs] == ["broken"]
+
+
+def test_fragmentation_counts_what_lies_on_cards_in_use() -> None:
+    idle = values(render(view()), "gpuhv_fragmentation_ratio")
+    assert set(idle.values()) == {0.0}
+    half = values(render(view([v.allocation(vram_bytes=40 * v.GIB, share_ppm=500_000)])), "gpuhv_fragmentation_ratio")
+    assert list(half.values()) == [pytest.approx(1 / 3)] * 2
+    full = [v.allocation(str(index), index=index, vram_bytes=v.VRAM, share_ppm=1_000_000) for index in (0, 1)]
+    assert not values(render(view(full)), "gpuhv_fragmentation_ratio")
+
+
+def test_page_is_kept_for_a_second_and_made_once_for_all_who_wait() -> None:
+    taken = []
+
+    def take() -> MetricsView:
+        taken.append(1)
+        return full_view()
+
+    async def main() -> None:
+        exposition = Exposition(take, collectors=STEADY, keep_seconds=60)
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(exposition.render, "", "")
+        assert len(taken) == 1
+        # A client that varies its headers costs renderings, not memory.
+        for version in range(20):
+            await exposition.render(f"application/openmetrics-text; version=1.{version}.0", "")
+        assert len(exposition._kept) <= 4
+
+    trio.run(main)
+
+
+def test_no_label_holds_a_pid_or_a_path() -> None:
+    labels = {label for _, labels in series(render(full_view())) for label, _ in labels}
+    assert not labels & {"pid", "container_id", "message", "path", "directory"}
