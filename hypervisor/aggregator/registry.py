@@ -1,0 +1,296 @@
+"""The objects of all nodes, in memory: owned by the loop, changed by reports and by silence, read by everyone.
+
+Every change of an object's facts gets the next version. What changed since the last commit is in the dirty sets, from
+which the writer takes it; a removed object leaves a tombstone with its version, so that watches can resume.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from hypervisor.aggregator import derive
+from hypervisor.aggregator.records import GpuObject, NodeRecord, Position, gpu_object, node_facts
+from hypervisor.v1 import cluster_pb2, node_pb2, types_pb2
+
+log = structlog.get_logger("registry")
+
+# Called with an object's name, what it was and what it is; None where it is not there.
+OnGpuChange = Callable[[str, GpuObject | None, GpuObject | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryStatistics:
+    """Sizes, and what was decided since the start."""
+
+    nodes: int
+    gpus: int
+    version: int
+    tombstones: int
+    contested_gpus: int
+    changes_total: int
+    unchanged_total: int
+
+
+class Registry:
+    """All nodes and GPU objects. Not thread-safe: only the loop's tasks call it."""
+
+    def __init__(
+        self,
+        *,
+        store_id: str,
+        version: int,
+        resumable: tuple[int, int],
+        tombstone_limit: int,
+        monotonic: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self.store_id = store_id
+        self.version = version
+        self.nodes: dict[str, NodeRecord] = {}
+        # In the order of their last change, so that what changed after a version is at the end.
+        self.gpus: OrderedDict[str, GpuObject] = OrderedDict()
+        self.tombstones: OrderedDict[str, int] = OrderedDict()
+        # Versions of the life before that were durable, and so can be resumed from; and where this life begins.
+        self._resumable_before = resumable
+        self._first_version = version
+        self._tombstone_limit = tombstone_limit
+        self._tombstones_from = resumable[0]
+        self._monotonic = monotonic
+        self._wall = wall
+        self._observers: list[OnGpuChange] = []
+        self._names: Counter[str] = Counter()
+        self.dirty_nodes: set[str] = set()
+        self.dirty_gpus: set[str] = set()
+        self.removed_nodes: set[str] = set()
+        self._changes = self._unchanged = 0
+
+    # --- reading
+
+    def observe(self, observer: OnGpuChange) -> Callable[[], None]:
+        """Call `observer` at each change of an object; returns how to end it."""
+        self._observers.append(observer)
+        return lambda: self._observers.remove(observer)
+
+    def can_resume(self, version: int) -> bool:
+        """Whether all that changed after this version is known, deletions included."""
+        if version > self.version or version < self._tombstones_from:
+            return False
+        return version >= self._first_version or self._resumable_before[0] <= version <= self._resumable_before[1]
+
+    def changed_after(self, version: int) -> Iterator[GpuObject]:
+        """Objects that changed after a version, the last changed first."""
+        for gpu in reversed(self.gpus.values()):
+            if gpu.version <= version:
+                return
+            yield gpu
+
+    def removed_after(self, version: int) -> list[str]:
+        """Names of objects that were removed after a version and have not come back."""
+        return [name for name, at in self.tombstones.items() if at > version]
+
+    def named(self, name: str) -> list[NodeRecord]:
+        """Nodes of this name: one, or two while a node that was set up anew is still held under its old UID."""
+        return [node for node in self.nodes.values() if node.name == name] if self._names[name] else []
+
+    def statistics(self) -> RegistryStatistics:
+        """Sizes now and counters since the start."""
+        return RegistryStatistics(
+            nodes=len(self.nodes),
+            gpus=len(self.gpus),
+            version=self.version,
+            tombstones=len(self.tombstones),
+            contested_gpus=sum(len(node.contested) for node in self.nodes.values()),
+            changes_total=self._changes,
+            unchanged_total=self._unchanged,
+        )
+
+    # --- what survived a restart
+
+    def restore_node(self, node: NodeRecord) -> None:
+        """Take a node from the store."""
+        self.nodes[node.uid] = node
+        self._names[node.name] += 1
+
+    def restore_gpu(self, gpu: GpuObject) -> None:
+        """Take a GPU from the store; to be called in the order of versions."""
+        self.gpus[gpu.name] = gpu
+        gpu.node.gpus[gpu.name] = gpu
+
+    # --- reports
+
+    def add_node(self, uid: str, name: str) -> NodeRecord:
+        """The record of a node, new when it is not known."""
+        node = self.nodes.get(uid)
+        if node is None:
+            node = self.nodes[uid] = NodeRecord(uid, name)
+            node.last_seen_at = node.received_at = self._monotonic()
+            node.last_seen_wall = self._wall()
+            self._names[name] += 1
+            self.removed_nodes.discard(uid)
+            self.dirty_nodes.add(uid)
+        return node
+
+    def apply_snapshot(self, node: NodeRecord, held: Position, state: node_pb2.NodeSnapshot) -> None:
+        """Everything the node knows: what is not in it is gone. `state` is used up."""
+        self._forget_predecessors(node)
+        node.allocations = {a.spec.allocation_id: _gpu_names(a) for a in state.allocations}
+        self._apply_node(node, state.node)
+        reported = {gpu.uuid.lower() for gpu in state.gpus}
+        node.contested &= reported
+        for gpu in state.gpus:
+            self._apply_gpu(node, gpu)
+        self._drop_missing(node, [name for name in node.gpus if name not in reported])
+        node.held = held
+
+    def apply_delta(self, node: NodeRecord, held: Position, delta: node_pb2.NodeDelta) -> None:
+        """What changed. The caller has checked that it builds on node.held. `delta` is used up."""
+        for allocation in delta.allocations:
+            node.allocations[allocation.spec.allocation_id] = _gpu_names(allocation)
+        for allocation_id in delta.removed_allocation_ids:
+            node.allocations.pop(allocation_id, None)
+        if delta.HasField("node"):
+            self._apply_node(node, delta.node)
+        for gpu in delta.gpus:
+            self._apply_gpu(node, gpu)
+        removed = {uuid.lower() for uuid in delta.removed_gpu_uuids}
+        node.contested -= removed
+        missing = [gpu.name for gpu in node.gpus.values() if gpu.missing_since is not None]
+        self._drop_missing(node, [*missing, *(name for name in removed if name in node.gpus)])
+        node.held = held
+
+    def set_liveness(self, node: NodeRecord, liveness: cluster_pb2.Liveness) -> None:
+        """The node was heard of again, or not: its objects stay as they are and say so."""
+        if node.liveness == liveness:
+            return
+        log.info(
+            "node liveness changed",
+            node=node.name,
+            was=cluster_pb2.Liveness.Name(node.liveness),
+            now=cluster_pb2.Liveness.Name(liveness),
+        )
+        node.liveness = liveness
+        self._node_changed(node)
+        for gpu in tuple(node.gpus.values()):
+            self._put_gpu(gpu.replaced(liveness=liveness))
+
+    def forget_node(self, node: NodeRecord) -> None:
+        """Remove a node and all its objects."""
+        for name in tuple(node.gpus):
+            self._remove_gpu(name)
+        del self.nodes[node.uid]
+        self._names[node.name] -= 1
+        self.dirty_nodes.discard(node.uid)
+        self.removed_nodes.add(node.uid)
+        self.version += 1
+
+    # --- inside
+
+    def _forget_predecessors(self, node: NodeRecord) -> None:
+        """A node whose state directory was made anew has another UID and the same name: the old record is history."""
+        for other in self.named(node.name):
+            if other is not node and other.link is None:
+                log.warning("a node reports under a new UID", node=node.name, was=other.uid, now=node.uid)
+                self.forget_node(other)
+
+    def _apply_node(self, node: NodeRecord, message: types_pb2.Node) -> None:
+        latest = message.SerializeToString()
+        pools = derive.pools(message.labels)
+        name, boot_id, simulated = message.identity.name, message.identity.boot_id, message.simulated
+        digest = hash(node_facts(message))
+        node.latest, node.received_at = latest, self._monotonic()
+        if node.digest == digest:
+            return
+        if name != node.name:
+            self._names[node.name] -= 1
+            self._names[name] += 1
+            node.name = name
+        # The name and the pools are part of each GPU object.
+        moved = pools != node.pools
+        node.boot_id, node.simulated, node.pools, node.digest = boot_id, simulated, pools, digest
+        self._node_changed(node)
+        if moved:
+            for gpu in tuple(node.gpus.values()):
+                self._put_gpu(gpu.replaced())
+
+    def _apply_gpu(self, node: NodeRecord, message: types_pb2.Gpu) -> None:
+        new = gpu_object(message, node, received_at=self._monotonic(), intern=sys.intern)
+        old = self.gpus.get(new.name)
+        if old is not None and old.node is not node and not self._may_take(old, node):
+            if new.name not in node.contested:
+                log.warning("two nodes report the same GPU", gpu=new.name, holder=old.node.name, refused=node.name)
+                node.contested.add(new.name)
+            return
+        node.contested.discard(new.name)
+        if old is not None and old.node is node and old.digest == new.digest and old.missing_since is None:
+            old.latest, old.received_at = new.latest, new.received_at
+            self._unchanged += 1
+            return
+        new.liveness = node.liveness
+        self._put_gpu(new)
+
+    @staticmethod
+    def _may_take(gpu: GpuObject, node: NodeRecord) -> bool:
+        """A card may have moved to another machine; a node that is still heard of keeps what it reports."""
+        return gpu.missing_since is not None or (
+            gpu.node.link is None and (gpu.node.liveness == cluster_pb2.LIVENESS_LOST or gpu.node.name == node.name)
+        )
+
+    def _drop_missing(self, node: NodeRecord, names: Iterable[str]) -> None:
+        """GPUs that the node does not report any more: removed when idle, Unknown with the time when not."""
+        for name in names:
+            gpu = node.gpus[name]
+            if not node.busy(name):
+                self._remove_gpu(name)
+            elif gpu.missing_since is None:
+                log.warning("a GPU is missing while something runs on it", gpu=name, node=node.name)
+                missing_since = self._wall()
+                self._put_gpu(
+                    gpu.replaced(
+                        missing_since=missing_since, phase=derive.phase(gpu.health, missing=True), allocatable=False
+                    )
+                )
+
+    def _put_gpu(self, gpu: GpuObject) -> None:
+        old = self.gpus.get(gpu.name)
+        if old is not None and old.node is not gpu.node:
+            del old.node.gpus[gpu.name]
+        self.version += 1
+        gpu.version = self.version
+        self._changes += 1
+        self.gpus[gpu.name] = gpu
+        self.gpus.move_to_end(gpu.name)
+        gpu.node.gpus[gpu.name] = gpu
+        self.tombstones.pop(gpu.name, None)
+        self.dirty_gpus.add(gpu.name)
+        for observer in self._observers:
+            observer(gpu.name, old, gpu)
+
+    def _remove_gpu(self, name: str) -> None:
+        old = self.gpus.pop(name)
+        del old.node.gpus[name]
+        self.version += 1
+        self._changes += 1
+        self.dirty_gpus.add(name)
+        self.tombstones[name] = self.version
+        while len(self.tombstones) > self._tombstone_limit:
+            _, self._tombstones_from = self.tombstones.popitem(last=False)
+        for observer in self._observers:
+            observer(name, old, None)
+        for node in self.nodes.values():
+            if name in node.contested and node.link is not None:
+                node.link.ask_for_snapshot(f"GPU {name} is no longer held by another node")
+
+    def _node_changed(self, node: NodeRecord) -> None:
+        self.version += 1
+        node.version = self.version
+        self._changes += 1
+        self.dirty_nodes.add(node.uid)
+
+
+def _gpu_names(allocation: types_pb2.Allocation) -> tuple[str, ...]:
+    return tuple(device.gpu_uuid.lower() for device in allocation.devices)

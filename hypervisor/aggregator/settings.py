@@ -1,0 +1,39 @@
+"""What the aggregator is told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatorSettings:
+    """Settings of `hypervisor aggregator`. Times are in seconds.
+
+    listen: gRPC addresses, unix:PATH or HOST:PORT; http_listen: HOST:PORT of /metrics, port 0 takes any free one.
+    """
+
+    listen: tuple[str, ...]
+    store: Path
+    http_listen: str = "127.0.0.1:8002"
+    insecure: bool = False
+    allow_simulated: bool = False
+    heartbeat_seconds: float = 5.0
+    # A heartbeat comes with up to 20 % jitter: two that are missing, and half a one of patience.
+    late_after_heartbeats: float = 2.5
+    lost_after_heartbeats: float = 12.0
+    commit_interval_seconds: float = 0.2
+    event_retention_seconds: float = 7 * 86_400.0
+    event_retention_count: int = 1_000_000
+    tombstone_count: int = 10_000
+    max_nodes: int = 20_000
+    max_watchers: int = 5_000
+    shutdown_seconds: float = 4.0
+
+    @property
+    def late_after_seconds(self) -> float:
+        return self.heartbeat_seconds * self.late_after_heartbeats
+
+    @property
+    def lost_after_seconds(self) -> float:
+        return self.heartbeat_seconds * self.lost_after_heartbeats
