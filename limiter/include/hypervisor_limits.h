@@ -45,8 +45,12 @@
  *   total  >=  sum of (bytes) over live slots,  and
  *   sum of (in_flight + bytes) over live slots is never less than what is held.
  * So the error is always on the high side: a grant is never made that takes
- * the Pod over its limit. The recount heals it: read total, add up in_flight
- * and then bytes of all live slots, and replace total by compare-and-swap. The
+ * the Pod over its limit. The recount heals it: read total; for each live slot
+ * add up in_flight, bytes and in_flight once more, in this order; replace total
+ * by compare-and-swap. Both readings of in_flight are needed: of a release that
+ * has not reached the total yet, the first may come too early and that of bytes
+ * too late. An operation that both readings see counts twice, so a sum with any
+ * in_flight in it may only lower the total. The
  * total carries a count of changes (HV_TOTAL_EPOCH_BITS) in its high bits,
  * which every change advances, so a recount that raced with any operation
  * fails and is tried again.
@@ -59,8 +63,12 @@
  * A dead process's slot is returned by whoever sees that it is dead and wins
  * the compare-and-swap; the recount then gives its bytes back. The identity of
  * the owner is (PID-namespace inode, pid, start time). A process judges only
- * slots of its own PID namespace; all others are the daemon's. A slot in
- * CLAIMING whose owner word names no live process is free for all to return.
+ * slots of its own PID namespace; all others are the daemon's.
+ * In CLAIMING the owner word is the lock. The claimer reads it before it takes
+ * the state to CLAIMING, then swaps it from what it read to itself, and writes
+ * nothing else into the slot before that. A slot in CLAIMING whose owner word
+ * names no live process is free for all to return, by first taking the owner
+ * word over with the same swap: so two never write into one slot.
  */
 #ifndef HYPERVISOR_LIMITS_H
 #define HYPERVISOR_LIMITS_H
@@ -222,7 +230,8 @@ struct hv_device_usage {
     uint64_t bucket_ns;      /* theoretical arrival time of the next charge (GCRA) */
     uint32_t wake;           /* futex word for waiters, advanced when a charge is given back */
     uint32_t waiters;
-    uint64_t line1[6];
+    uint64_t bucket_share_ppm; /* share that bucket_ns is scaled to; 0: none yet */
+    uint64_t line1[5];
     uint64_t host_bytes;     /* pinned host memory, same protocol as total */
     uint64_t line2[7];
     uint64_t charged_ns;     /* GPU time charged since the file was made */
@@ -377,6 +386,7 @@ HV_ASSERT_OFFSET(hv_device_usage, peak_bytes, 8);
 HV_ASSERT_OFFSET(hv_device_usage, bucket_ns, 64);
 HV_ASSERT_OFFSET(hv_device_usage, wake, 72);
 HV_ASSERT_OFFSET(hv_device_usage, waiters, 76);
+HV_ASSERT_OFFSET(hv_device_usage, bucket_share_ppm, 80);
 HV_ASSERT_OFFSET(hv_device_usage, host_bytes, 128);
 HV_ASSERT_OFFSET(hv_device_usage, charged_ns, 192);
 HV_ASSERT_SIZE(hv_device_usage, 256);
