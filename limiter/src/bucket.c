@@ -1,0 +1,91 @@
+#include "bucket.h"
+
+/* 128 bits, so that no file content can make the product wrap. */
+typedef unsigned __int128 wide;
+
+static uint64_t saturate(wide value)
+{
+    /* A quarter of the range, so that sums of results cannot wrap either. */
+    return value > UINT64_MAX / 4 ? UINT64_MAX / 4 : (uint64_t)value;
+}
+
+uint64_t hv_bucket_gpu_ns(uint64_t wall_ns, uint32_t share_ppm)
+{
+    return saturate((wide)wall_ns * share_ppm / HV_SHARE_FULL_PPM);
+}
+
+uint64_t hv_bucket_wall_ns(uint64_t gpu_ns, uint32_t share_ppm)
+{
+    return saturate((wide)gpu_ns * HV_SHARE_FULL_PPM / share_ppm);
+}
+
+static uint64_t window_ns(const struct hv_bucket_terms *terms)
+{
+    uint64_t window = hv_bucket_wall_ns(terms->burst_ns, terms->share_ppm);
+    return window > HV_BUCKET_SMALLEST_WINDOW_NS ? window : HV_BUCKET_SMALLEST_WINDOW_NS;
+}
+
+/* Furthest that debt may lie ahead of the clock. */
+static uint64_t reach_ns(const struct hv_bucket_terms *terms)
+{
+    return window_ns(terms) + hv_bucket_wall_ns(terms->debt_ns, terms->share_ppm);
+}
+
+/* The word as it counts now: idle time is not saved up, and a word that no
+ * charge can have left is brought back. */
+static uint64_t arrival_at(uint64_t word, const struct hv_bucket_terms *terms, uint64_t now_ns)
+{
+    if (word < now_ns)
+        return now_ns;
+    if (word - now_ns > reach_ns(terms) + HV_BUCKET_IMPLAUSIBLE_NS)
+        return now_ns + reach_ns(terms);
+    return word;
+}
+
+uint64_t hv_bucket_charge(uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t gpu_ns, uint64_t now_ns,
+                          uint64_t *wall_ns)
+{
+    uint64_t wall = hv_bucket_wall_ns(gpu_ns, terms->share_ppm);
+    uint64_t window = window_ns(terms);
+    uint64_t word = hv_load_relaxed(bucket); /* carries no other data */
+    uint64_t arrival;
+    do {
+        arrival = arrival_at(word, terms, now_ns);
+    } while (!hv_cas_relaxed(bucket, &word, arrival + wall));
+    *wall_ns = wall;
+    /* Work larger than the window may start when there is no debt before it. */
+    uint64_t ahead = wall < window ? window - wall : 0;
+    return arrival > ahead ? arrival - ahead : 0;
+}
+
+void hv_bucket_give_back(uint64_t *bucket, uint64_t wall_ns)
+{
+    uint64_t word = hv_load_relaxed(bucket);
+    while (!hv_cas_relaxed(bucket, &word, word > wall_ns ? word - wall_ns : 0)) {
+    }
+}
+
+void hv_bucket_add_debt(uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t gpu_ns, uint64_t now_ns)
+{
+    uint64_t wall = hv_bucket_wall_ns(gpu_ns, terms->share_ppm);
+    uint64_t reach = now_ns + reach_ns(terms);
+    uint64_t word = hv_load_relaxed(bucket);
+    uint64_t next;
+    do {
+        uint64_t arrival = arrival_at(word, terms, now_ns);
+        next = arrival + wall;
+        if (next > reach)
+            next = arrival > reach ? arrival : reach; /* places already taken stay */
+    } while (!hv_cas_relaxed(bucket, &word, next));
+}
+
+void hv_bucket_rescale(uint64_t *bucket, uint32_t old_share_ppm, uint32_t new_share_ppm, uint64_t now_ns)
+{
+    uint64_t word = hv_load_relaxed(bucket);
+    uint64_t next;
+    do {
+        if (word <= now_ns)
+            return;
+        next = now_ns + hv_bucket_wall_ns(hv_bucket_gpu_ns(word - now_ns, old_share_ppm), new_share_ppm);
+    } while (!hv_cas_relaxed(bucket, &word, next));
+}

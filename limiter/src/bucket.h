@@ -1,0 +1,53 @@
+/*
+ * The bucket of GPU time: one word per Pod and device, the time at which the
+ * Pod will have no debt (GCRA's theoretical arrival time). A charge takes its
+ * place in time first and then waits for it, so those who wait are served in
+ * the order in which they came without any queue that a stopped or killed
+ * waiter could block.
+ *
+ * Pure arithmetic over the word and the times given; no clock, no waiting.
+ */
+#ifndef HV_BUCKET_H
+#define HV_BUCKET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "hypervisor_atomics.h"
+#include "hypervisor_limits.h"
+
+/* Wake-ups come late by tens of microseconds; with less than this much room
+ * ahead of the clock each would be lost to the Pod. Wall time. */
+#define HV_BUCKET_SMALLEST_WINDOW_NS UINT64_C(4000000)
+
+/* A word further ahead than its bounds and this was not written by us. */
+#define HV_BUCKET_IMPLAUSIBLE_NS UINT64_C(10000000000)
+
+/* GPU time that a share of ppm has in so much wall time, and the reverse. Both
+ * saturate; ppm must not be 0 for the second. */
+uint64_t hv_bucket_gpu_ns(uint64_t wall_ns, uint32_t share_ppm);
+uint64_t hv_bucket_wall_ns(uint64_t gpu_ns, uint32_t share_ppm);
+
+struct hv_bucket_terms {
+    uint32_t share_ppm;  /* in force now, borrowed share included; 1 .. HV_SHARE_FULL_PPM - 1 */
+    uint64_t burst_ns;   /* GPU time */
+    uint64_t debt_ns;    /* GPU time */
+};
+
+/* Put gpu_ns on the bucket. Returns the time from which the work may start;
+ * *wall_ns says what to give back if it does not start after all. */
+uint64_t hv_bucket_charge(uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t gpu_ns, uint64_t now_ns,
+                          uint64_t *wall_ns);
+
+/* Take a charge back. */
+void hv_bucket_give_back(uint64_t *bucket, uint64_t wall_ns);
+
+/* Put on the bucket what work cost beyond its charge, without waiting; the
+ * debt stays within its bound. */
+void hv_bucket_add_debt(uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t gpu_ns, uint64_t now_ns);
+
+/* What is ahead of the clock is GPU time at the old share: make it the same
+ * GPU time at the new one. */
+void hv_bucket_rescale(uint64_t *bucket, uint32_t old_share_ppm, uint32_t new_share_ppm, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,83 @@
+#define _POSIX_C_SOURCE 200809L
+#include "costs.h"
+
+#include <string.h>
+
+#include "attach.h"
+#include "driver.h"
+
+#define PROBES 16
+#define NOT_PUBLISHABLE UINT64_MAX
+
+static const char *name_of(const struct hv_function *function)
+{
+    const char *name = NULL;
+    void *handle = (void *)(uintptr_t)function->handle;
+    if (function->kind != 0)
+        return "graph";
+    if (HV_DRIVER(cuFuncGetName) != NULL && HV_DRIVER(cuFuncGetName)(&name, handle) == CUDA_SUCCESS && name != NULL)
+        return name;
+    /* A handle of a library's kernel, which launches take as well. */
+    if (HV_DRIVER(cuKernelGetName) != NULL && HV_DRIVER(cuKernelGetName)(&name, handle) == CUDA_SUCCESS)
+        return name;
+    return NULL;
+}
+
+/* The same in every process of the Pod: by name and shape, not by handle. */
+static uint64_t shared_key(const struct hv_function *function, const char *name)
+{
+    uint64_t shape = function->key ^ (uint64_t)function->handle * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t key = UINT64_C(0xcbf29ce484222325);
+    for (const unsigned char *c = (const unsigned char *)name; *c != '\0'; c++)
+        key = (key ^ *c) * UINT64_C(0x100000001b3);
+    if (function->kind != 0)
+        key ^= shape; /* graphs have no names of their own */
+    key = (key ^ function->device) * UINT64_C(0x9e3779b97f4a7c15);
+    return key == 0 ? 1 : key;
+}
+
+static struct hv_learned_cost *entry_at(uint64_t index)
+{
+    const struct hv_files *files = hv_files();
+    return (void *)(files->costs + index * files->cost_stride);
+}
+
+static void enter(struct hv_function *function)
+{
+    const char *name = name_of(function);
+    hv_store_relaxed(&function->published, NOT_PUBLISHABLE);
+    if (name == NULL)
+        return;
+    uint64_t key = shared_key(function, name);
+    for (uint32_t probe = 0; probe < PROBES; probe++) {
+        uint64_t index = (key + probe) % HV_LEARNED_COSTS;
+        struct hv_learned_cost *entry = entry_at(index);
+        uint64_t found = 0;
+        if (hv_cas_acq_rel(&entry->key, &found, key)) {
+            hv_store_relaxed_32(&entry->device, function->device);
+            hv_store_relaxed_32(&entry->kind, function->kind);
+            /* The last byte stays as it was made: zero. */
+            memcpy(entry->name, name, strnlen(name, HV_FUNCTION_NAME_BYTES - 1));
+        } else if (found != key) {
+            continue;
+        }
+        hv_store_relaxed(&function->published, index + 1);
+        return;
+    }
+}
+
+void hv_costs_publish(struct hv_function *function, uint64_t now_ns)
+{
+    uint64_t cost = hv_load_relaxed(&function->cost_ns);
+    uint64_t published = hv_load_relaxed(&function->published);
+    if (cost == 0 || published == NOT_PUBLISHABLE)
+        return;
+    if (published == 0) {
+        enter(function);
+        return;
+    }
+    struct hv_learned_cost *entry = entry_at(published - 1);
+    hv_store_relaxed(&entry->cost_ns, cost);
+    hv_store_relaxed(&entry->samples, hv_load_relaxed_32(&function->samples));
+    hv_store_relaxed(&entry->updated_at_ns, now_ns);
+}

@@ -1,0 +1,83 @@
+/*
+ * What a launch costs, by function and shape, as this process has measured it.
+ * A fixed table, read without a lock; entries never move and never go away.
+ */
+#ifndef HV_FUNCTIONS_H
+#define HV_FUNCTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "compiler.h"
+#include "hypervisor_atomics.h"
+
+#define HV_FUNCTIONS_LOG2 12
+#define HV_FUNCTIONS (1u << HV_FUNCTIONS_LOG2)
+#define HV_FUNCTION_PROBES 16
+#define HV_RECENT_SAMPLES 8
+
+struct hv_function {
+    uint64_t key;           /* 0: free */
+    uint64_t cost_ns;       /* 0: not learned */
+    uint64_t sampled_at_ns;
+    uint64_t published;     /* index + 1 in the shared table; 0: not there */
+    uint32_t in_flight;     /* launches before the cost was learned that have not ended */
+    uint32_t samples;
+    uint32_t recent_ns[HV_RECENT_SAMPLES];
+    uint32_t device;
+    uint32_t kind;          /* as in hv_learned_cost */
+    uint64_t handle;        /* of the driver: for its name */
+} __attribute__((aligned(HV_CACHE_LINE)));
+
+_Static_assert(sizeof(struct hv_function) == 2 * HV_CACHE_LINE, "two lines: the first is read by every launch");
+
+struct hv_function_table {
+    struct hv_function entries[HV_FUNCTIONS];
+    struct hv_function overflow; /* for all that find no room */
+};
+
+/* A grid is remembered by its leading bits only: programs whose batch size
+ * changes all the time would otherwise never be done learning. */
+static inline uint64_t hv_grid_bucket(uint64_t blocks)
+{
+    uint32_t bits = 63 - (uint32_t)__builtin_clzll(blocks | 1);
+    uint64_t leading = bits > 3 ? blocks >> (bits - 3) : blocks; /* four bits: within an eighth */
+    return (uint64_t)bits << 4 | leading;
+}
+
+static inline uint64_t hv_function_key(const void *handle, uint64_t blocks, uint64_t threads_per_block, uint32_t device)
+{
+    uint64_t key = (uint64_t)(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15);
+    key ^= (hv_grid_bucket(blocks) << 32 | threads_per_block << 8 | device) * UINT64_C(0xd6e8feb86659fd93);
+    key ^= key >> 31;
+    return key | 1; /* never 0 */
+}
+
+/* The entry of this key; NULL: not there yet. */
+static inline struct hv_function *hv_function_find(struct hv_function *entries, uint64_t key)
+{
+    uint32_t index = (uint32_t)(key >> (64 - HV_FUNCTIONS_LOG2));
+    for (uint32_t probe = 0; probe < HV_FUNCTION_PROBES; probe++) {
+        struct hv_function *entry = &entries[(index + probe) & (HV_FUNCTIONS - 1)];
+        uint64_t found = hv_load_relaxed(&entry->key); /* cost_ns 0 until it means something */
+        if (found == key)
+            return entry;
+        if (found == 0)
+            return NULL;
+    }
+    return NULL;
+}
+
+/* The entry of this key, made if need be. */
+struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t key, uint32_t device, uint32_t kind,
+                                      const void *handle);
+
+/* Take a measured time into account. One thread at a time for each entry. */
+void hv_function_learn(struct hv_function *function, uint64_t measured_ns, uint64_t now_ns);
+
+/* A low quantile of times, so that a neighbour's time slices and overlapping
+ * streams are not charged to this Pod. */
+uint32_t hv_low_quantile(const uint32_t *times, uint32_t count);
+
+#endif

@@ -1,0 +1,266 @@
+/*
+ * Contexts: which one a thread has, so that a launch knows its device without
+ * asking, and what a new one takes.
+ */
+#include "driver.h"
+#include "memory.h"
+#include "messages.h"
+#include "thread.h"
+
+HV_WRAP(cuInit, (unsigned int flags))
+{
+    if (hv_attach() == HV_ATTACH_REFUSED)
+        (void)hv_attach_again(); /* the program tries again, so do we */
+    CUresult refused;
+    struct hv_process *process = hv_limited_process(&refused);
+    if (process == NULL && refused != CUDA_SUCCESS)
+        return refused;
+    if (process != NULL && hv_process_slot(process) == NULL)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    return HV_REAL(cuInit)(flags);
+}
+
+/* ---- making and destroying ---- */
+
+static void remember_context(struct hv_process *process, CUcontext context, CUdevice ordinal)
+{
+    if (process == NULL || ordinal < 0 || ordinal >= HV_ORDINALS)
+        return;
+    struct hv_pointer_record record = {.device = (uint32_t)ordinal};
+    /* Without room in the map the driver is asked instead. */
+    (void)hv_pointer_put(&process->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, hv_record_pack(&record));
+}
+
+static bool device_of_context(CUcontext context, CUdevice *ordinal)
+{
+    if (hv_attach_state() != HV_ATTACH_DONE || context == NULL)
+        return false;
+    struct hv_process *process = hv_process();
+    uint64_t value;
+    if (process == NULL ||
+        !hv_pointer_get(&process->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, &value))
+        return false;
+    *ordinal = (CUdevice)hv_record_unpack(value).device;
+    return true;
+}
+
+static void thread_has_context(CUcontext context)
+{
+    CUdevice ordinal;
+    if (device_of_context(context, &ordinal))
+        hv_thread_context_is_on(ordinal);
+    else
+        hv_thread_context_changed();
+}
+
+/* After the driver made a context, which is the thread's current one now. */
+static CUresult context_made(struct hv_reservation *reservation, CUresult result, CUcontext *context, CUdevice ordinal)
+{
+    if (result != CUDA_SUCCESS) {
+        if (reservation->process != NULL)
+            hv_memory_release(reservation->process, reservation->device, false, reservation->bytes);
+        return result;
+    }
+    hv_context_reserved(reservation);
+    if (hv_attach_state() == HV_ATTACH_DONE)
+        remember_context(hv_process(), *context, ordinal);
+    hv_thread_context_is_on(ordinal);
+    return result;
+}
+
+#define MAKE_CONTEXT(call)                                                                                            \
+    struct hv_reservation reservation;                                                                                \
+    CUresult refused = hv_reserve_context(&reservation, device);                                                      \
+    if (refused != CUDA_SUCCESS)                                                                                      \
+        return refused;                                                                                               \
+    return context_made(&reservation, call, context, device)
+
+HV_WRAP(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device))
+{
+    MAKE_CONTEXT(HV_REAL(cuCtxCreate)(context, flags, device));
+}
+
+HV_WRAP(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device))
+{
+    MAKE_CONTEXT(HV_REAL(cuCtxCreate_v2)(context, flags, device));
+}
+
+HV_WRAP(cuCtxCreate_v3, (CUcontext * context, void *affinities, int count, unsigned int flags, CUdevice device))
+{
+    MAKE_CONTEXT(HV_REAL(cuCtxCreate_v3)(context, affinities, count, flags, device));
+}
+
+HV_WRAP(cuCtxCreate_v4, (CUcontext * context, void *parameters, unsigned int flags, CUdevice device))
+{
+    MAKE_CONTEXT(HV_REAL(cuCtxCreate_v4)(context, parameters, flags, device));
+}
+
+/* What is to be put back if the driver does not destroy it after all. */
+struct destruction {
+    struct hv_process *process; /* NULL: nothing known of this context */
+    CUcontext context;
+    CUdevice ordinal;
+};
+
+/* The driver's events of a context go with it, so they are let go before; so
+ * is its entry, because another thread may get the same handle right after. */
+static void destruction_begin(struct destruction *destruction, CUcontext context)
+{
+    uint64_t value;
+    *destruction = (struct destruction){.context = context};
+    if (hv_attach_state() != HV_ATTACH_DONE)
+        return;
+    struct hv_process *process = hv_process();
+    if (process == NULL)
+        return;
+    hv_sampler_forget_context(&process->sampler, context);
+    if (!hv_pointer_take(&process->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, &value))
+        return;
+    destruction->process = process;
+    destruction->ordinal = (CUdevice)hv_record_unpack(value).device;
+}
+
+static CUresult destruction_end(const struct destruction *destruction, CUresult result)
+{
+    hv_thread_context_changed();
+    if (destruction->process == NULL)
+        return result;
+    if (result == CUDA_SUCCESS)
+        hv_context_released(destruction->process, hv_process_device(destruction->process, destruction->ordinal));
+    else
+        remember_context(destruction->process, destruction->context, destruction->ordinal);
+    return result;
+}
+
+HV_WRAP(cuCtxDestroy, (CUcontext context))
+{
+    struct destruction destruction;
+    destruction_begin(&destruction, context);
+    return destruction_end(&destruction, HV_REAL(cuCtxDestroy)(context));
+}
+
+HV_WRAP(cuCtxDestroy_v2, (CUcontext context))
+{
+    struct destruction destruction;
+    destruction_begin(&destruction, context);
+    return destruction_end(&destruction, HV_REAL(cuCtxDestroy_v2)(context));
+}
+
+/* Deprecated counting of uses; whether the last one is gone is not told. */
+HV_WRAP(cuCtxAttach, (CUcontext * context, unsigned int flags))
+{
+    return HV_REAL(cuCtxAttach)(context, flags);
+}
+
+HV_WRAP(cuCtxDetach, (CUcontext context))
+{
+    CUresult result = HV_REAL(cuCtxDetach)(context);
+    hv_thread_context_changed();
+    return result;
+}
+
+/* ---- the primary context ---- */
+
+static bool primary_is_active(CUdevice device)
+{
+    unsigned int flags;
+    int active = 0;
+    hv_call_type_cuDevicePrimaryCtxGetState ask = HV_DRIVER(cuDevicePrimaryCtxGetState);
+    return ask != NULL && ask(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+HV_WRAP(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
+{
+    struct hv_reservation reservation = {0};
+    CUresult refused = primary_is_active(device) ? CUDA_SUCCESS : hv_reserve_context(&reservation, device);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    CUresult result = HV_REAL(cuDevicePrimaryCtxRetain)(context, device);
+    if (result != CUDA_SUCCESS) {
+        if (reservation.process != NULL)
+            hv_memory_release(reservation.process, reservation.device, false, reservation.bytes);
+        return result;
+    }
+    hv_context_reserved(&reservation);
+    if (hv_attach_state() == HV_ATTACH_DONE)
+        remember_context(hv_process(), *context, device);
+    return result;
+}
+
+/* Its memory is gone when it is no longer active; what the program allocated
+ * in it and did not free is gone then too. */
+static CUresult primary_released(CUdevice device, CUresult result)
+{
+    hv_thread_context_changed();
+    if (result != CUDA_SUCCESS || hv_attach_state() != HV_ATTACH_DONE || primary_is_active(device))
+        return result;
+    struct hv_process *process = hv_process();
+    if (process == NULL)
+        return result;
+    uint32_t index = hv_process_device(process, device);
+    hv_sampler_forget_device(&process->sampler, index);
+    hv_context_released(process, index);
+    return result;
+}
+
+HV_WRAP(cuDevicePrimaryCtxRelease, (CUdevice device))
+{
+    return primary_released(device, HV_REAL(cuDevicePrimaryCtxRelease)(device));
+}
+
+HV_WRAP(cuDevicePrimaryCtxRelease_v2, (CUdevice device))
+{
+    return primary_released(device, HV_REAL(cuDevicePrimaryCtxRelease_v2)(device));
+}
+
+HV_WRAP(cuDevicePrimaryCtxReset, (CUdevice device))
+{
+    return primary_released(device, HV_REAL(cuDevicePrimaryCtxReset)(device));
+}
+
+HV_WRAP(cuDevicePrimaryCtxReset_v2, (CUdevice device))
+{
+    return primary_released(device, HV_REAL(cuDevicePrimaryCtxReset_v2)(device));
+}
+
+/* ---- the thread's current context ---- */
+
+HV_WRAP(cuCtxSetCurrent, (CUcontext context))
+{
+    CUresult result = HV_REAL(cuCtxSetCurrent)(context);
+    if (result == CUDA_SUCCESS)
+        thread_has_context(context);
+    else
+        hv_thread_context_changed();
+    return result;
+}
+
+HV_WRAP(cuCtxPushCurrent, (CUcontext context))
+{
+    CUresult result = HV_REAL(cuCtxPushCurrent)(context);
+    if (result == CUDA_SUCCESS)
+        thread_has_context(context);
+    return result;
+}
+
+HV_WRAP(cuCtxPushCurrent_v2, (CUcontext context))
+{
+    CUresult result = HV_REAL(cuCtxPushCurrent_v2)(context);
+    if (result == CUDA_SUCCESS)
+        thread_has_context(context);
+    return result;
+}
+
+HV_WRAP(cuCtxPopCurrent, (CUcontext * context))
+{
+    CUresult result = HV_REAL(cuCtxPopCurrent)(context);
+    hv_thread_context_changed();
+    return result;
+}
+
+HV_WRAP(cuCtxPopCurrent_v2, (CUcontext * context))
+{
+    CUresult result = HV_REAL(cuCtxPopCurrent_v2)(context);
+    hv_thread_context_changed();
+    return result;
+}

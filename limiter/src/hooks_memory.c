@@ -1,0 +1,244 @@
+/*
+ * Device memory: reserved before the driver is asked, kept under the pointer
+ * that it gave, given back after it was freed.
+ */
+#include "driver.h"
+#include "memory.h"
+
+#define PITCH_ALIGNMENT 512 /* a first guess; corrected by the driver's answer */
+
+static uint64_t saturating_product(uint64_t a, uint64_t b)
+{
+    uint64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+static uint64_t rounded_up(uint64_t value, uint64_t alignment)
+{
+    return value > UINT64_MAX - alignment ? UINT64_MAX : (value + alignment - 1) / alignment * alignment;
+}
+
+/* Reserve for the thread's device, call the driver, keep or give back. A size
+ * that no card has is refused by the ledger before the driver sees it. */
+#define ALLOCATE(size, call, pointer)                                                                                 \
+    struct hv_reservation reservation;                                                                                \
+    CUresult refused = hv_reserve_current(&reservation, size);                                                        \
+    if (refused != CUDA_SUCCESS)                                                                                      \
+        return refused;                                                                                               \
+    CUresult result = call;                                                                                           \
+    return hv_reservation_end(&reservation, result, HV_POINTER_MEMORY, result == CUDA_SUCCESS ? *pointer : 0)
+
+#define FREE(kind, pointer, call)                                                                                     \
+    struct hv_giveback giveback;                                                                                      \
+    CUresult refused = hv_giveback_begin(&giveback, kind, pointer);                                                   \
+    if (refused != CUDA_SUCCESS)                                                                                      \
+        return refused;                                                                                               \
+    return hv_giveback_end(&giveback, call)
+
+/* ---- plain ---- */
+
+HV_WRAP(cuMemAlloc, (CUdeviceptr_v1 * pointer, unsigned int bytes))
+{
+    ALLOCATE(bytes, HV_REAL(cuMemAlloc)(pointer, bytes), pointer);
+}
+
+HV_WRAP(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
+{
+    ALLOCATE(bytes, HV_REAL(cuMemAlloc_v2)(pointer, bytes), pointer);
+}
+
+HV_WRAP(cuMemFree, (CUdeviceptr_v1 pointer))
+{
+    FREE(HV_POINTER_MEMORY, pointer, HV_REAL(cuMemFree)(pointer));
+}
+
+HV_WRAP(cuMemFree_v2, (CUdeviceptr pointer))
+{
+    FREE(HV_POINTER_MEMORY, pointer, HV_REAL(cuMemFree_v2)(pointer));
+}
+
+/* ---- rows at a pitch that the driver chooses ---- */
+
+HV_WRAP(cuMemAllocPitch, (CUdeviceptr_v1 * pointer, unsigned int *pitch, unsigned int width, unsigned int height,
+                          unsigned int element_bytes))
+{
+    struct hv_reservation reservation;
+    CUresult refused = hv_reserve_current(&reservation, saturating_product(rounded_up(width, PITCH_ALIGNMENT), height));
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    CUresult result = HV_REAL(cuMemAllocPitch)(pointer, pitch, width, height, element_bytes);
+    if (result == CUDA_SUCCESS)
+        hv_reservation_correct(&reservation, (uint64_t)*pitch * height);
+    return hv_reservation_end(&reservation, result, HV_POINTER_MEMORY, result == CUDA_SUCCESS ? *pointer : 0);
+}
+
+HV_WRAP(cuMemAllocPitch_v2,
+        (CUdeviceptr * pointer, size_t *pitch, size_t width, size_t height, unsigned int element_bytes))
+{
+    struct hv_reservation reservation;
+    CUresult refused = hv_reserve_current(&reservation, saturating_product(rounded_up(width, PITCH_ALIGNMENT), height));
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    CUresult result = HV_REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element_bytes);
+    if (result == CUDA_SUCCESS)
+        hv_reservation_correct(&reservation, saturating_product(*pitch, height));
+    return hv_reservation_end(&reservation, result, HV_POINTER_MEMORY, result == CUDA_SUCCESS ? *pointer : 0);
+}
+
+/* ---- managed ---- */
+
+static bool managed_counts(void)
+{
+    struct hv_device_terms terms;
+    CUresult refused;
+    CUdevice ordinal;
+    CUresult result;
+    struct hv_process *process = hv_limited_process(&refused);
+    if (process == NULL || !hv_current_ordinal(&ordinal, &result))
+        return true;
+    uint32_t device = hv_process_device(process, ordinal);
+    return !hv_terms_read(hv_files(), device, &terms) || (terms.flags & HV_DEVICE_MANAGED_UNCOUNTED) == 0;
+}
+
+HV_WRAP(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int flags))
+{
+    if (!managed_counts())
+        return HV_REAL(cuMemAllocManaged)(pointer, bytes, flags);
+    ALLOCATE(bytes, HV_REAL(cuMemAllocManaged)(pointer, bytes, flags), pointer);
+}
+
+/* ---- in stream order ---- */
+
+HV_WRAP(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
+{
+    ALLOCATE(bytes, HV_REAL(cuMemAllocAsync)(pointer, bytes, stream), pointer);
+}
+
+HV_WRAP(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
+{
+    ALLOCATE(bytes, HV_REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream), pointer);
+}
+
+HV_WRAP(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream))
+{
+    FREE(HV_POINTER_MEMORY, pointer, HV_REAL(cuMemFreeAsync)(pointer, stream));
+}
+
+HV_WRAP(cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream))
+{
+    FREE(HV_POINTER_MEMORY, pointer, HV_REAL(cuMemFreeAsync_ptsz)(pointer, stream));
+}
+
+/* A pool lies where its properties say: on a device, which need not be the
+ * thread's, or in host memory. The bits of a pool's record: its device's
+ * number; bytes 1: not device memory. */
+static void remember_pool(CUmemoryPool pool, const CUmemPoolProps *properties)
+{
+    CUresult refused;
+    struct hv_process *process = hv_limited_process(&refused);
+    if (process == NULL || properties == NULL)
+        return;
+    bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id >= 0 &&
+                     properties->location.id < HV_ORDINALS;
+    struct hv_pointer_record record = {.bytes = !on_device,
+                                       .device = on_device ? (uint32_t)properties->location.id : 0};
+    /* Without room in the map its memory counts on the thread's device. */
+    (void)hv_pointer_put(&process->pointers, HV_POINTER_POOL, (uint64_t)(uintptr_t)pool, hv_record_pack(&record));
+}
+
+HV_WRAP(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *properties))
+{
+    CUresult result = HV_REAL(cuMemPoolCreate)(pool, properties);
+    if (result == CUDA_SUCCESS)
+        remember_pool(*pool, properties);
+    return result;
+}
+
+HV_WRAP(cuMemPoolDestroy, (CUmemoryPool pool))
+{
+    CUresult refused;
+    uint64_t value;
+    struct hv_process *process = hv_limited_process(&refused);
+    if (process != NULL) /* not found: not made here */
+        (void)hv_pointer_take(&process->pointers, HV_POINTER_POOL, (uint64_t)(uintptr_t)pool, &value);
+    return HV_REAL(cuMemPoolDestroy)(pool);
+}
+
+static CUresult reserve_from_pool(struct hv_reservation *reservation, CUmemoryPool pool, size_t bytes)
+{
+    CUresult refused;
+    uint64_t value;
+    struct hv_process *process = hv_limited_process(&refused);
+    *reservation = (struct hv_reservation){0};
+    if (process == NULL)
+        return refused;
+    /* A device's default pool was not made by the program: the thread's device. */
+    if (!hv_pointer_get(&process->pointers, HV_POINTER_POOL, (uint64_t)(uintptr_t)pool, &value))
+        return hv_reserve_current(reservation, bytes);
+    struct hv_pointer_record record = hv_record_unpack(value);
+    return record.bytes != 0 ? CUDA_SUCCESS : hv_reserve_ordinal(reservation, (CUdevice)record.device, bytes);
+}
+
+#define ALLOCATE_FROM_POOL(call)                                                                                      \
+    struct hv_reservation reservation;                                                                                \
+    CUresult refused = reserve_from_pool(&reservation, pool, bytes);                                                  \
+    if (refused != CUDA_SUCCESS)                                                                                      \
+        return refused;                                                                                               \
+    CUresult result = call;                                                                                           \
+    return hv_reservation_end(&reservation, result, HV_POINTER_MEMORY, result == CUDA_SUCCESS ? *pointer : 0)
+
+HV_WRAP(cuMemAllocFromPoolAsync, (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
+{
+    ALLOCATE_FROM_POOL(HV_REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream));
+}
+
+HV_WRAP(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
+{
+    ALLOCATE_FROM_POOL(HV_REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream));
+}
+
+/* ---- pinned host memory: a quota of its own, never device memory ---- */
+
+#define ALLOCATE_HOST(size, call, address)                                                                            \
+    struct hv_reservation reservation;                                                                                \
+    CUresult refused = hv_reserve_host(&reservation, size);                                                           \
+    if (refused != CUDA_SUCCESS)                                                                                      \
+        return refused;                                                                                               \
+    CUresult result = call;                                                                                           \
+    return hv_reservation_end(&reservation, result, HV_POINTER_HOST,                                                  \
+                              result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)(address) : 0)
+
+HV_WRAP(cuMemAllocHost, (void **address, unsigned int bytes))
+{
+    ALLOCATE_HOST(bytes, HV_REAL(cuMemAllocHost)(address, bytes), *address);
+}
+
+HV_WRAP(cuMemAllocHost_v2, (void **address, size_t bytes))
+{
+    ALLOCATE_HOST(bytes, HV_REAL(cuMemAllocHost_v2)(address, bytes), *address);
+}
+
+HV_WRAP(cuMemHostAlloc, (void **address, size_t bytes, unsigned int flags))
+{
+    ALLOCATE_HOST(bytes, HV_REAL(cuMemHostAlloc)(address, bytes, flags), *address);
+}
+
+HV_WRAP(cuMemHostRegister, (void *address, size_t bytes, unsigned int flags))
+{
+    ALLOCATE_HOST(bytes, HV_REAL(cuMemHostRegister)(address, bytes, flags), address);
+}
+
+HV_WRAP(cuMemHostRegister_v2, (void *address, size_t bytes, unsigned int flags))
+{
+    ALLOCATE_HOST(bytes, HV_REAL(cuMemHostRegister_v2)(address, bytes, flags), address);
+}
+
+HV_WRAP(cuMemFreeHost, (void *address))
+{
+    FREE(HV_POINTER_HOST, (uint64_t)(uintptr_t)address, HV_REAL(cuMemFreeHost)(address));
+}
+
+HV_WRAP(cuMemHostUnregister, (void *address))
+{
+    FREE(HV_POINTER_HOST, (uint64_t)(uintptr_t)address, HV_REAL(cuMemHostUnregister)(address));
+}

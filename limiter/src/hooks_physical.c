@@ -1,0 +1,99 @@
+/*
+ * Physical memory by handle (the driver's virtual memory management): it is
+ * held as long as a handle or a mapping refers to it.
+ */
+#include "driver.h"
+#include "memory.h"
+
+static struct hv_process *limited(void)
+{
+    CUresult refused;
+    return hv_limited_process(&refused);
+}
+
+static void drop_reference(struct hv_process *process, uint64_t handle)
+{
+    struct hv_pointer_record record;
+    if (hv_pointer_unrefer(&process->pointers, HV_POINTER_PHYSICAL, handle, &record))
+        hv_memory_release(process, record.device, false, record.bytes);
+}
+
+HV_WRAP(cuMemCreate, (CUmemGenericAllocationHandle * handle, size_t bytes, const CUmemAllocationProp *properties,
+                      unsigned long long flags))
+{
+    /* Host memory is not the device's; NULL is for the driver to refuse. */
+    if (properties == NULL || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return HV_REAL(cuMemCreate)(handle, bytes, properties, flags);
+    struct hv_reservation reservation;
+    CUresult refused = hv_reserve_ordinal(&reservation, properties->location.id, bytes);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    CUresult result = HV_REAL(cuMemCreate)(handle, bytes, properties, flags);
+    return hv_reservation_end(&reservation, result, HV_POINTER_PHYSICAL, result == CUDA_SUCCESS ? *handle : 0);
+}
+
+/* The same handle may come again from cuMemCreate as soon as the driver has
+ * let go of it, so the reference is dropped before and renewed on failure. */
+HV_WRAP(cuMemRelease, (CUmemGenericAllocationHandle handle))
+{
+    struct hv_process *process = limited();
+    struct hv_pointer_record record = {0};
+    bool last = process != NULL && hv_pointer_unrefer(&process->pointers, HV_POINTER_PHYSICAL, handle, &record);
+    CUresult result = HV_REAL(cuMemRelease)(handle);
+    if (process == NULL)
+        return result;
+    if (result == CUDA_SUCCESS && last)
+        hv_memory_release(process, record.device, false, record.bytes);
+    else if (result != CUDA_SUCCESS && last)
+        (void)hv_pointer_put(&process->pointers, HV_POINTER_PHYSICAL, handle, hv_record_pack(&record));
+    else if (result != CUDA_SUCCESS)
+        (void)hv_pointer_refer(&process->pointers, HV_POINTER_PHYSICAL, handle);
+    return result;
+}
+
+HV_WRAP(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *address))
+{
+    CUresult result = HV_REAL(cuMemRetainAllocationHandle)(handle, address);
+    struct hv_process *process = limited();
+    if (result == CUDA_SUCCESS && process != NULL) /* not found: imported, the owner pays */
+        (void)hv_pointer_refer(&process->pointers, HV_POINTER_PHYSICAL, *handle);
+    return result;
+}
+
+HV_WRAP(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                   unsigned long long flags))
+{
+    CUresult result = HV_REAL(cuMemMap)(address, bytes, offset, handle, flags);
+    struct hv_process *process = limited();
+    if (result != CUDA_SUCCESS || process == NULL)
+        return result;
+    struct hv_pointer_record range = {.bytes = bytes};
+    if (!hv_pointer_refer(&process->pointers, HV_POINTER_PHYSICAL, handle))
+        return result; /* imported, or host memory */
+    if (!hv_pointer_put(&process->pointers, HV_POINTER_MAPPING, address, hv_record_pack(&range)) ||
+        !hv_pointer_put(&process->pointers, HV_POINTER_MAPPED_HANDLE, address, handle))
+        return result; /* no memory for the map: the bytes stay accounted */
+    return result;
+}
+
+/* One call may end several mappings that lie side by side. */
+static void ranges_unmapped(struct hv_process *process, uint64_t address, uint64_t bytes)
+{
+    uint64_t value;
+    uint64_t handle;
+    uint64_t done = 0;
+    while (done < bytes && hv_pointer_take(&process->pointers, HV_POINTER_MAPPING, address + done, &value)) {
+        if (hv_pointer_take(&process->pointers, HV_POINTER_MAPPED_HANDLE, address + done, &handle))
+            drop_reference(process, handle);
+        done += hv_record_unpack(value).bytes;
+    }
+}
+
+HV_WRAP(cuMemUnmap, (CUdeviceptr address, size_t bytes))
+{
+    CUresult result = HV_REAL(cuMemUnmap)(address, bytes);
+    struct hv_process *process = limited();
+    if (result == CUDA_SUCCESS && process != NULL)
+        ranges_unmapped(process, address, bytes);
+    return result;
+}

@@ -1,0 +1,24 @@
+#include "ledger.h"
+
+#include "compiler.h"
+
+bool hv_ledger_reserve(const struct hv_account *account, uint64_t n, uint64_t limit)
+{
+    struct hv_ledger_operation operation = {.account = *account, .n = n, .limit = limit, .at = HV_LEDGER_MARK};
+    while (operation.at != HV_LEDGER_GRANTED && operation.at != HV_LEDGER_REFUSED) {
+        HV_CRASH_POINT("reserve");
+        hv_reserve_step(&operation);
+    }
+    HV_CRASH_POINT("reserve");
+    return operation.at == HV_LEDGER_GRANTED;
+}
+
+void hv_ledger_release(const struct hv_account *account, uint64_t n)
+{
+    struct hv_ledger_operation operation = {.account = *account, .n = n, .at = HV_LEDGER_MARK};
+    while (operation.at != HV_LEDGER_GRANTED) {
+        HV_CRASH_POINT("release");
+        hv_release_step(&operation);
+    }
+    HV_CRASH_POINT("release");
+}

@@ -1,0 +1,364 @@
+#include "memory.h"
+
+#include "driver.h"
+#include "ledger.h"
+#include "messages.h"
+#include "thread.h"
+
+#define RECOUNT_TRIES 16
+/* A device that the file does not have; fits a record's device field. */
+#define NO_DEVICE HV_MAX_DEVICES
+
+struct hv_process *hv_limited_process(CUresult *refused)
+{
+    *refused = CUDA_SUCCESS;
+    switch (hv_attach()) {
+    case HV_ATTACH_DONE:
+        break;
+    case HV_ATTACH_REFUSED:
+        *refused = CUDA_ERROR_SYSTEM_NOT_READY;
+        return NULL;
+    case HV_ATTACH_UNDECIDED:
+    case HV_ATTACH_ABSENT:
+        return NULL;
+    }
+    struct hv_process *process = hv_process();
+    if (process == NULL)
+        *refused = CUDA_ERROR_OUT_OF_MEMORY;
+    return process;
+}
+
+/* ---- the account of a device, or of host memory ---- */
+
+/* Host memory is the Pod's and not a device's; its total is kept with the
+ * first device. */
+static struct hv_account account_of(struct hv_process_slot *slot, uint32_t device, bool host)
+{
+    if (host)
+        return (struct hv_account){.total = &hv_files()->devices[0]->host_bytes,
+                                   .bytes = &slot->host_bytes,
+                                   .in_flight = &slot->host_in_flight_bytes};
+    return (struct hv_account){.total = &hv_files()->devices[device]->total,
+                               .bytes = &slot->devices[device].bytes,
+                               .in_flight = &slot->devices[device].in_flight_bytes};
+}
+
+/* What total may come to: the limit less what contexts and modules hold. */
+static uint64_t device_limit(uint32_t device, struct hv_device_terms *terms)
+{
+    const struct hv_files *files = hv_files();
+    if (!hv_terms_read(files, device, terms))
+        return 0;
+    if (terms->isolation_mode != HV_ISOLATION_SOFT || terms->vram_limit_bytes == UINT64_MAX)
+        return HV_TOTAL_BYTES_MASK;
+    uint64_t overhead = hv_load_relaxed(&files->control[device]->overhead_bytes);
+    return terms->vram_limit_bytes > overhead ? terms->vram_limit_bytes - overhead : 0;
+}
+
+static uint64_t limit_of(uint32_t device, bool host)
+{
+    if (hv_load_relaxed_32(&hv_files()->state->revoked) != 0)
+        return 0;
+    if (host) {
+        uint64_t limit = hv_host_memory_limit(hv_files());
+        return limit > HV_TOTAL_BYTES_MASK ? HV_TOTAL_BYTES_MASK : limit;
+    }
+    struct hv_device_terms terms;
+    return device_limit(device, &terms);
+}
+
+/* ---- healing ---- */
+
+struct slots_of_account {
+    const struct hv_slot_table *table;
+    uint32_t device;
+    bool host;
+};
+
+static bool words_of_slot(const void *context, uint32_t index, struct hv_recount_words *words)
+{
+    const struct slots_of_account *slots = context;
+    if (!hv_slot_may_be_used(slots->table, index))
+        return false;
+    struct hv_process_slot *slot = hv_slot_at(slots->table, index);
+    struct hv_account account = account_of(slot, slots->device, slots->host);
+    *words = (struct hv_recount_words){.state = &slot->state, .bytes = account.bytes, .in_flight = account.in_flight};
+    return true;
+}
+
+static void heal(struct hv_process *process, struct hv_process_slot *slot, uint32_t device, bool host)
+{
+    hv_process_reap(process);
+    struct slots_of_account slots = {.table = &hv_files()->slots, .device = device, .host = host};
+    for (uint32_t attempt = 0; attempt < RECOUNT_TRIES; attempt++) {
+        struct hv_recount recount = {.total = account_of(slot, device, host).total, .at = HV_RECOUNT_LOAD_TOTAL};
+        while (recount.at < HV_RECOUNT_HEALED) {
+            HV_CRASH_POINT("recount");
+            hv_recount_step(&recount, &slots, HV_PROCESS_SLOTS, words_of_slot);
+        }
+        if (recount.at == HV_RECOUNT_HEALED)
+            hv_tell(HV_MESSAGE_LEDGER_HEALED, "device %u: reserved bytes were %llu, and %llu are held", device,
+                    (unsigned long long)hv_total_bytes(recount.seen), (unsigned long long)recount.sum);
+        if (recount.at != HV_RECOUNT_RACED)
+            return;
+    }
+}
+
+/* ---- reserving ---- */
+
+static void note_peak(uint32_t device)
+{
+    struct hv_device_usage *usage = hv_files()->devices[device];
+    uint64_t bytes = hv_total_bytes(hv_load_relaxed(&usage->total));
+    uint64_t peak = hv_load_relaxed(&usage->peak_bytes);
+    while (bytes > peak && !hv_cas_relaxed(&usage->peak_bytes, &peak, bytes)) {
+    }
+}
+
+static void tell_denial(struct hv_reservation *reservation, uint64_t limit)
+{
+    uint64_t denials = hv_add_relaxed(&reservation->slot->devices[reservation->device].denials, 1) + 1;
+    if ((denials & (denials - 1)) == 0) /* the first, the second, the fourth ... */
+        hv_tell(HV_MESSAGE_DENIED, "%s %u: %llu bytes refused, the limit leaves %llu in all (refusal %llu)",
+                reservation->host ? "host memory, device" : "device", reservation->device,
+                (unsigned long long)reservation->bytes, (unsigned long long)limit, (unsigned long long)denials);
+}
+
+static bool try_reserve(struct hv_reservation *reservation, uint64_t *limit)
+{
+    struct hv_account account = account_of(reservation->slot, reservation->device, reservation->host);
+    *limit = limit_of(reservation->device, reservation->host);
+    return hv_ledger_reserve(&account, reservation->bytes, *limit);
+}
+
+static CUresult reserve(struct hv_reservation *reservation)
+{
+    reservation->slot = hv_process_slot(reservation->process);
+    if (reservation->slot == NULL)
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    if (reservation->device == NO_DEVICE)
+        return CUDA_ERROR_OUT_OF_MEMORY; /* not visible: its limit is 0 */
+    if (!reservation->host)
+        hv_context_settle(reservation->process, reservation->device);
+    uint64_t limit;
+    if (hv_unlikely(!try_reserve(reservation, &limit))) {
+        heal(reservation->process, reservation->slot, reservation->device, reservation->host);
+        if (!try_reserve(reservation, &limit)) {
+            tell_denial(reservation, limit);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    if (!reservation->host)
+        note_peak(reservation->device);
+    return CUDA_SUCCESS;
+}
+
+static CUresult reserve_or_forget(struct hv_reservation *reservation)
+{
+    CUresult refused = reserve(reservation);
+    if (refused != CUDA_SUCCESS)
+        reservation->process = NULL;
+    return refused;
+}
+
+/* Device memory of a device outside the file counts nowhere unless this
+ * library is what limits. */
+static bool is_unmanaged(const struct hv_reservation *reservation)
+{
+    struct hv_device_terms terms;
+    return reservation->device == NO_DEVICE && hv_terms_read(hv_files(), 0, &terms) &&
+           terms.isolation_mode != HV_ISOLATION_SOFT;
+}
+
+CUresult hv_reserve_ordinal(struct hv_reservation *reservation, CUdevice ordinal, uint64_t bytes)
+{
+    CUresult refused;
+    *reservation = (struct hv_reservation){.process = hv_limited_process(&refused), .bytes = bytes};
+    if (reservation->process == NULL)
+        return refused;
+    reservation->device = hv_process_device(reservation->process, ordinal);
+    if (is_unmanaged(reservation)) {
+        reservation->process = NULL;
+        return CUDA_SUCCESS;
+    }
+    return reserve_or_forget(reservation);
+}
+
+CUresult hv_reserve_current(struct hv_reservation *reservation, uint64_t bytes)
+{
+    CUresult refused;
+    *reservation = (struct hv_reservation){.process = hv_limited_process(&refused)};
+    if (reservation->process == NULL)
+        return refused;
+    CUdevice ordinal;
+    CUresult result;
+    if (!hv_current_ordinal(&ordinal, &result)) {
+        reservation->process = NULL; /* no context: the driver will refuse it in its own words */
+        return CUDA_SUCCESS;
+    }
+    return hv_reserve_ordinal(reservation, ordinal, bytes);
+}
+
+CUresult hv_reserve_host(struct hv_reservation *reservation, uint64_t bytes)
+{
+    CUresult refused;
+    *reservation = (struct hv_reservation){.process = hv_limited_process(&refused), .bytes = bytes, .host = true};
+    if (reservation->process == NULL)
+        return refused;
+    return reserve_or_forget(reservation);
+}
+
+void hv_reservation_correct(struct hv_reservation *reservation, uint64_t bytes)
+{
+    if (reservation->process == NULL || bytes == reservation->bytes)
+        return;
+    struct hv_account account = account_of(reservation->slot, reservation->device, reservation->host);
+    if (bytes > reservation->bytes)
+        (void)hv_ledger_reserve(&account, bytes - reservation->bytes, HV_TOTAL_BYTES_MASK); /* always fits */
+    else
+        hv_ledger_release(&account, reservation->bytes - bytes);
+    reservation->bytes = bytes;
+}
+
+CUresult hv_reservation_end(struct hv_reservation *reservation, CUresult result, enum hv_pointer_kind kind,
+                            uint64_t pointer)
+{
+    if (reservation->process == NULL)
+        return result;
+    if (result != CUDA_SUCCESS) {
+        hv_memory_release(reservation->process, reservation->device, reservation->host, reservation->bytes);
+        return result;
+    }
+    struct hv_pointer_record record = {.bytes = reservation->bytes, .device = reservation->device, .references = 1};
+    /* Without room in the map the bytes stay reserved until the process ends. */
+    if (!hv_pointer_put(&reservation->process->pointers, kind, pointer, hv_record_pack(&record)))
+        hv_tell(HV_MESSAGE_INTERNAL, "no memory for the map of allocations; %llu bytes stay accounted",
+                (unsigned long long)reservation->bytes);
+    return result;
+}
+
+/* ---- giving back ---- */
+
+void hv_memory_release(struct hv_process *process, uint32_t device, bool host, uint64_t bytes)
+{
+    struct hv_process_slot *slot = hv_process_slot(process);
+    if (slot == NULL || device >= HV_MAX_DEVICES)
+        return;
+    struct hv_account account = account_of(slot, device, host);
+    hv_ledger_release(&account, bytes);
+}
+
+CUresult hv_giveback_begin(struct hv_giveback *giveback, enum hv_pointer_kind kind, uint64_t pointer)
+{
+    CUresult refused;
+    *giveback = (struct hv_giveback){.process = hv_limited_process(&refused), .kind = kind, .pointer = pointer};
+    if (giveback->process == NULL)
+        return refused;
+    uint64_t value;
+    giveback->known = hv_pointer_take(&giveback->process->pointers, kind, pointer, &value);
+    if (giveback->known)
+        giveback->record = hv_record_unpack(value);
+    return CUDA_SUCCESS;
+}
+
+CUresult hv_giveback_end(struct hv_giveback *giveback, CUresult result)
+{
+    if (giveback->process == NULL || !giveback->known)
+        return result;
+    if (result == CUDA_SUCCESS)
+        hv_memory_release(giveback->process, giveback->record.device, giveback->kind == HV_POINTER_HOST,
+                          giveback->record.bytes);
+    else if (!hv_pointer_put(&giveback->process->pointers, giveback->kind, giveback->pointer,
+                             hv_record_pack(&giveback->record)))
+        hv_tell(HV_MESSAGE_INTERNAL, "no memory for the map of allocations; %llu bytes stay accounted",
+                (unsigned long long)giveback->record.bytes);
+    return result;
+}
+
+/* ---- contexts ---- */
+
+CUresult hv_reserve_context(struct hv_reservation *reservation, CUdevice ordinal)
+{
+    CUresult refused;
+    *reservation = (struct hv_reservation){.process = hv_limited_process(&refused)};
+    if (reservation->process == NULL)
+        return refused;
+    uint32_t device = hv_process_device(reservation->process, ordinal);
+    uint64_t bytes = device == NO_DEVICE ? 0 : hv_load_relaxed(&hv_files()->control[device]->context_bytes);
+    if (bytes == 0) { /* nothing to reserve: contexts on devices outside the file may be made, and hold nothing */
+        reservation->process = NULL;
+        return CUDA_SUCCESS;
+    }
+    return hv_reserve_ordinal(reservation, ordinal, bytes);
+}
+
+void hv_context_reserved(struct hv_reservation *reservation)
+{
+    if (reservation->process == NULL)
+        return;
+    hv_add_acq_rel(&reservation->slot->devices[reservation->device].context_bytes, reservation->bytes);
+    hv_store_release(&reservation->process->context_reserved_at_ns[reservation->device], hv_os_now_ns());
+}
+
+/* Take up to so much off what stands for contexts that were not measured. */
+static uint64_t take_context_bytes(struct hv_process_slot *slot, uint32_t device, uint64_t most)
+{
+    uint64_t *word = &slot->devices[device].context_bytes;
+    uint64_t bytes = hv_load_relaxed(word);
+    uint64_t taken;
+    do {
+        taken = bytes < most ? bytes : most;
+    } while (taken != 0 && !hv_cas_acq_rel(word, &bytes, bytes - taken));
+    return taken;
+}
+
+static void release_context_bytes(struct hv_process *process, uint32_t device, uint64_t most)
+{
+    struct hv_process_slot *slot = hv_process_slot(process);
+    if (slot == NULL)
+        return;
+    uint64_t taken = take_context_bytes(slot, device, most);
+    if (taken != 0)
+        hv_memory_release(process, device, false, taken);
+}
+
+void hv_context_released(struct hv_process *process, uint32_t device)
+{
+    if (device < HV_MAX_DEVICES)
+        release_context_bytes(process, device, hv_load_relaxed(&hv_files()->control[device]->context_bytes));
+}
+
+void hv_context_settle(struct hv_process *process, uint32_t device)
+{
+    uint64_t reserved_at = hv_load_acquire(&process->context_reserved_at_ns[device]);
+    if (hv_likely(reserved_at == 0) || hv_load_acquire(&hv_files()->control[device]->overhead_at_ns) <= reserved_at)
+        return;
+    if (hv_cas_acq_rel(&process->context_reserved_at_ns[device], &reserved_at, 0))
+        release_context_bytes(process, device, UINT64_MAX);
+}
+
+/* ---- the view ---- */
+
+void hv_memory_view(uint32_t device, uint64_t card_total, uint64_t card_free, struct hv_memory_view *view)
+{
+    struct hv_device_terms terms;
+    const struct hv_files *files = hv_files();
+    *view = (struct hv_memory_view){0};
+    if (!hv_terms_read(files, device, &terms)) {
+        if (hv_terms_read(files, 0, &terms) && terms.isolation_mode != HV_ISOLATION_SOFT)
+            *view = (struct hv_memory_view){.total = card_total, .free = card_free, .used = card_total - card_free};
+        return;
+    }
+    bool virtualised = terms.isolation_mode == HV_ISOLATION_SOFT || terms.isolation_mode == HV_ISOLATION_HARD;
+    if (!virtualised || terms.vram_limit_bytes >= card_total) {
+        /* The card is the limit. */
+        *view = (struct hv_memory_view){.total = card_total, .free = card_free, .used = card_total - card_free};
+        return;
+    }
+    uint64_t used = hv_total_bytes(hv_load_relaxed(&files->devices[device]->total)) +
+                    hv_load_relaxed(&files->control[device]->overhead_bytes);
+    view->total = terms.vram_limit_bytes;
+    view->used = used < view->total ? used : view->total;
+    uint64_t left = view->total - view->used;
+    view->free = left < card_free ? left : card_free;
+}

@@ -1,0 +1,32 @@
+/* As much of NVML's ABI as the limiter touches, declared by us. */
+#ifndef HV_NVML_ABI_H
+#define HV_NVML_ABI_H
+
+typedef int nvmlReturn_t;
+enum {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_LIBRARY_NOT_FOUND = 12,
+};
+
+typedef void *nvmlDevice_t;
+
+typedef struct {
+    unsigned long long total;
+    unsigned long long free;
+    unsigned long long used;
+} nvmlMemory_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned long long total;
+    unsigned long long reserved;
+    unsigned long long free;
+    unsigned long long used;
+} nvmlMemory_v2_t;
+
+/* The version word of the struct above: its size and a 2. */
+#define NVML_MEMORY_V2 ((unsigned int)sizeof(nvmlMemory_v2_t) | 2u << 24)
+
+#define NVML_UUID_BYTES 96
+
+#endif

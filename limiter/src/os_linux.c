@@ -1,0 +1,191 @@
+/* Files, pages, environment and processes. Raw system calls where the C
+ * library's function is a cancellation point: a program may cancel the thread
+ * that we run in. */
+#define _GNU_SOURCE
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int open_quietly(const char *path, int flags)
+{
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
+}
+
+static void close_quietly(int descriptor)
+{
+    (void)syscall(SYS_close, descriptor);
+}
+
+enum hv_os_open_result hv_os_map_file(const char *path, bool writable, size_t minimum_bytes,
+                                      struct hv_os_mapping *mapping)
+{
+    int saved = errno;
+    enum hv_os_open_result result = HV_OS_FAILED;
+    int descriptor = open_quietly(path, writable ? O_RDWR : O_RDONLY);
+    if (descriptor < 0) {
+        result = errno == ENOENT || errno == ENOTDIR ? HV_OS_NOT_THERE : HV_OS_FAILED;
+        errno = saved;
+        return result;
+    }
+    struct stat status;
+    if (fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) {
+        if ((uint64_t)status.st_size < minimum_bytes) {
+            result = HV_OS_TOO_SMALL;
+        } else {
+            size_t bytes = (size_t)status.st_size;
+            void *base = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, descriptor, 0);
+            if (base != MAP_FAILED) {
+                *mapping = (struct hv_os_mapping){.base = base, .bytes = bytes};
+                result = HV_OS_OPENED;
+            }
+        }
+    }
+    close_quietly(descriptor);
+    errno = saved;
+    return result;
+}
+
+void hv_os_unmap(struct hv_os_mapping *mapping)
+{
+    int saved = errno;
+    if (mapping->base != NULL)
+        (void)munmap(mapping->base, mapping->bytes);
+    *mapping = (struct hv_os_mapping){0};
+    errno = saved;
+}
+
+enum hv_os_path_kind hv_os_path_kind(const char *path)
+{
+    int saved = errno;
+    struct stat status;
+    enum hv_os_path_kind kind;
+    if (stat(path, &status) == 0)
+        kind = S_ISDIR(status.st_mode) ? HV_OS_PATH_DIRECTORY : HV_OS_PATH_FILE;
+    else
+        kind = errno == ENOENT || errno == ENOTDIR ? HV_OS_PATH_ABSENT : HV_OS_PATH_UNKNOWN;
+    errno = saved;
+    return kind;
+}
+
+void *hv_os_pages(size_t bytes)
+{
+    int saved = errno;
+    void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    errno = saved;
+    return pages == MAP_FAILED ? NULL : pages;
+}
+
+/* For kernels before 4.14, which cannot wipe pages by themselves. */
+static struct {
+    void *pages;
+    size_t bytes;
+} wiped_by_hand;
+
+static void wipe_in_child(void)
+{
+    memset(wiped_by_hand.pages, 0, wiped_by_hand.bytes);
+}
+
+void *hv_os_pages_wiped_on_fork(size_t bytes)
+{
+    int saved = errno;
+    void *pages = hv_os_pages(bytes);
+    if (pages != NULL && madvise(pages, bytes, MADV_WIPEONFORK) != 0) {
+        wiped_by_hand.pages = pages;
+        wiped_by_hand.bytes = bytes;
+        if (pthread_atfork(NULL, NULL, wipe_in_child) != 0) {
+            hv_os_free_pages(pages, bytes);
+            pages = NULL;
+        }
+    }
+    errno = saved;
+    return pages;
+}
+
+void *hv_os_pages_not_inherited(size_t bytes)
+{
+    int saved = errno;
+    void *pages = hv_os_pages(bytes);
+    if (pages != NULL)
+        (void)madvise(pages, bytes, MADV_DONTFORK); /* without it the child keeps a copy that nobody uses */
+    errno = saved;
+    return pages;
+}
+
+void hv_os_free_pages(void *pages, size_t bytes)
+{
+    int saved = errno;
+    (void)munmap(pages, bytes);
+    errno = saved;
+}
+
+const char *hv_os_environment(const char *name)
+{
+    return secure_getenv(name);
+}
+
+/* Field 22 of the stat file; false when there is no such file. */
+static bool read_start_time(const char *path, uint64_t *start_time)
+{
+    char text[1024];
+    int descriptor = open_quietly(path, O_RDONLY);
+    if (descriptor < 0)
+        return false;
+    long length = syscall(SYS_read, descriptor, text, sizeof text - 1);
+    close_quietly(descriptor);
+    if (length <= 0)
+        return false;
+    text[length] = '\0';
+    /* The command, field 2, may hold spaces and parentheses: count from its last one. */
+    char *position = strrchr(text, ')');
+    for (int field = 2; position != NULL && field < 22; field++)
+        position = strchr(position + 1, ' ');
+    if (position == NULL)
+        return false;
+    *start_time = strtoull(position + 1, NULL, 10);
+    return true;
+}
+
+void hv_os_this_process(struct hv_os_process *process)
+{
+    int saved = errno;
+    *process = (struct hv_os_process){.pid = (uint32_t)getpid()};
+    struct stat status;
+    if (stat("/proc/self/ns/pid", &status) == 0)
+        process->pid_namespace = (uint32_t)status.st_ino; /* namespace inodes are 32 bits */
+    if (!read_start_time("/proc/self/stat", &process->start_time))
+        process->start_time = 0;
+    errno = saved;
+}
+
+enum hv_os_life hv_os_process_life(uint32_t pid, uint64_t start_time)
+{
+    int saved = errno;
+    enum hv_os_life life = HV_OS_ALIVE;
+    if (pid == 0 || pid > INT32_MAX) {
+        life = HV_OS_DEAD;
+    } else if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) {
+        life = HV_OS_DEAD;
+    } else if (start_time != 0) {
+        char path[32];
+        uint64_t found = 0;
+        (void)snprintf(path, sizeof path, "/proc/%u/stat", pid);
+        /* hidepid, or /proc of another namespace: not ours to judge */
+        if (!read_start_time(path, &found))
+            life = HV_OS_LIFE_UNKNOWN;
+        else if (found != start_time)
+            life = HV_OS_DEAD;
+    }
+    errno = saved;
+    return life;
+}

@@ -1,0 +1,391 @@
+#include "pacing.h"
+
+#include "bucket.h"
+#include "costs.h"
+#include "driver.h"
+#include "memory.h"
+#include "process.h"
+
+#define NS_PER_MS UINT64_C(1000000)
+
+/* How much GPU time is paid for in one go, in wall time of the bucket: small
+ * against the 20 ms that a launch may be stalled, large against the cost of
+ * the slow path. */
+#define SLICE_WALL_NS (2 * NS_PER_MS)
+#define MOST_COUNTED_WAITERS 64
+
+/* What a launch is taken for until it was measured. */
+#define GUESSED_COST_NS UINT64_C(20000)
+#define UNLEARNED_IN_FLIGHT 2
+
+/* Most charged work that may be unfinished, and how long a launch waits for
+ * less. The wait is bounded because work may be waiting for what the program
+ * wants to launch next (a kernel that polls a flag, a peer of a collective). */
+#define UNFINISHED_NS (50 * NS_PER_MS)
+#define UNFINISHED_SAMPLES 2
+#define PATIENCE_NS (2000 * NS_PER_MS)
+#define FIRST_NAP_NS UINT64_C(50000)
+#define LONGEST_NAP_NS NS_PER_MS
+
+/* When a launch of a known function is measured again. */
+#define SAMPLE_INTERVAL_NS (10 * NS_PER_MS)
+#define SAMPLE_CHARGED_NS (5 * NS_PER_MS)
+
+/* A measured time so far above its charge is debt, whatever neighbours do. */
+#define DEBT_FACTOR 4
+#define DEBT_NS (50 * NS_PER_MS)
+
+/* Launches between two looks at the counters. */
+#define LAUNCHES_PER_LOOK 256
+
+uint32_t hv_captures;
+
+uint32_t hv_effective_share(uint32_t limit_share_ppm, uint32_t policy, uint64_t borrowed, uint64_t now_ns)
+{
+    uint64_t share = limit_share_ppm;
+    if (policy == HV_POLICY_WORK_CONSERVING && borrowed >> HV_BORROWED_SHARE_BITS > now_ns / NS_PER_MS)
+        share += borrowed & HV_BORROWED_SHARE_MASK;
+    if (share >= HV_SHARE_FULL_PPM)
+        return HV_SHARE_FULL_PPM;
+    return share == 0 ? 1 : (uint32_t)share; /* 0 was refused at admission; never divide by it */
+}
+
+/* ---- where a launch stands ---- */
+
+struct gate {
+    struct hv_process *process;
+    struct hv_process_slot *slot;
+    const struct hv_device_control *control;
+    struct hv_device_usage *usage;
+    struct hv_device_terms terms;
+    uint32_t device;
+    uint32_t share_ppm; /* HV_SHARE_FULL_PPM: not limited */
+    uint32_t correction_ppm;
+    uint64_t now_ns;
+};
+
+static uint32_t correction_of(const struct hv_device_control *control)
+{
+    uint64_t correction = hv_load_relaxed(&control->correction_ppm);
+    if (correction == 0)
+        return HV_SHARE_FULL_PPM;
+    /* Within a factor of eight: more is a fault of the controller. */
+    if (correction < HV_SHARE_FULL_PPM / 8)
+        return HV_SHARE_FULL_PPM / 8;
+    return correction > 8 * HV_SHARE_FULL_PPM ? 8 * HV_SHARE_FULL_PPM : (uint32_t)correction;
+}
+
+static uint64_t corrected(const struct gate *gate, uint64_t gpu_ns)
+{
+    return hv_bucket_gpu_ns(gpu_ns, gate->correction_ppm); /* the same product */
+}
+
+static struct hv_bucket_terms bucket_terms(const struct gate *gate)
+{
+    return (struct hv_bucket_terms){
+        .share_ppm = gate->share_ppm, .burst_ns = gate->terms.burst_ns, .debt_ns = gate->terms.debt_limit_ns};
+}
+
+/* Whoever sees first that the share changed makes the bucket's time ahead of
+ * the clock the same GPU time at the new share. Killed in between, it leaves
+ * only a wait that is too long or too short by what was ahead. */
+static void follow_share(struct gate *gate)
+{
+    uint64_t scaled_to = hv_load_relaxed(&gate->usage->bucket_share_ppm);
+    if (scaled_to == gate->share_ppm || !hv_cas_acq_rel(&gate->usage->bucket_share_ppm, &scaled_to, gate->share_ppm))
+        return;
+    if (scaled_to == 0 || scaled_to > HV_SHARE_FULL_PPM) /* a fresh file, or a scribbled one */
+        return;
+    hv_bucket_rescale(&gate->usage->bucket_ns, (uint32_t)scaled_to, gate->share_ppm, gate->now_ns);
+}
+
+/* Read what is in force now. */
+static void look(struct gate *gate)
+{
+    gate->now_ns = hv_os_now_ns();
+    (void)hv_terms_read(hv_files(), gate->device, &gate->terms); /* a device that left keeps its last limits */
+    gate->share_ppm = gate->terms.isolation_mode == HV_ISOLATION_SOFT
+                          ? hv_effective_share(gate->terms.limit_share_ppm, gate->terms.policy,
+                                               hv_load_relaxed(&gate->control->borrowed), gate->now_ns)
+                          : HV_SHARE_FULL_PPM;
+    gate->correction_ppm = correction_of(gate->control);
+    follow_share(gate);
+}
+
+static void wait_for_news(const struct gate *gate, uint64_t until_ns)
+{
+    /* The low half of the generation is the futex word; little-endian, as both
+     * of our processors are. */
+    const uint32_t *word = (const uint32_t *)(const void *)&hv_files()->state->generation;
+    hv_os_wait_on_word(word, (uint32_t)gate->terms.generation, until_ns);
+}
+
+/* ---- the daemon's gate ---- */
+
+static void pass_freeze(struct gate *gate)
+{
+    while (hv_load_acquire_32(&gate->control->freeze) != 0) {
+        hv_os_wait_on_word(&gate->control->freeze, 1, gate->now_ns + 1000 * NS_PER_MS);
+        look(gate);
+    }
+}
+
+/* ---- measuring ---- */
+
+static void settle(struct gate *gate, const struct hv_sample_result *result)
+{
+    if (result->device != gate->device || gate->share_ppm >= HV_SHARE_FULL_PPM)
+        return;
+    struct hv_bucket_terms terms = bucket_terms(gate);
+    uint64_t measured = corrected(gate, result->measured_ns);
+    bool exceeds = result->measured_ns > result->charged_ns;
+    bool excessive = exceeds && result->measured_ns - result->charged_ns > DEBT_NS &&
+                     result->measured_ns / DEBT_FACTOR > result->charged_ns;
+    uint64_t charged = corrected(gate, result->charged_ns);
+    if ((result->unlearned && exceeds) || excessive)
+        hv_bucket_add_debt(&gate->usage->bucket_ns, &terms, measured - charged, gate->now_ns);
+    else if (result->unlearned)
+        hv_bucket_give_back(&gate->usage->bucket_ns, hv_bucket_wall_ns(charged - measured, gate->share_ppm));
+}
+
+static void poll(struct gate *gate)
+{
+    struct hv_sample_result results[HV_SAMPLER_RESULTS];
+    uint32_t count = hv_sampler_poll(&gate->process->sampler, gate->now_ns, results);
+    for (uint32_t i = 0; i < count; i++)
+        settle(gate, &results[i]);
+}
+
+static bool must_wait_for_work(const struct gate *gate, const struct hv_function *function)
+{
+    const struct hv_sampler *sampler = &gate->process->sampler;
+    if (hv_load_relaxed(&function->cost_ns) == 0 && hv_load_acquire_32(&function->in_flight) >= UNLEARNED_IN_FLIGHT)
+        return true;
+    return hv_sampler_unfinished_ns(sampler, gate->device) > UNFINISHED_NS &&
+           hv_load_acquire_32(&sampler->pending[gate->device]) >= UNFINISHED_SAMPLES;
+}
+
+static void wait_for_work(struct gate *gate, const struct hv_function *function)
+{
+    uint64_t nap = FIRST_NAP_NS;
+    uint64_t patience_ends = gate->now_ns + PATIENCE_NS;
+    while (gate->share_ppm < HV_SHARE_FULL_PPM && must_wait_for_work(gate, function) && gate->now_ns < patience_ends) {
+        wait_for_news(gate, gate->now_ns + nap);
+        nap = nap * 2 < LONGEST_NAP_NS ? nap * 2 : LONGEST_NAP_NS;
+        look(gate);
+        poll(gate);
+    }
+}
+
+static bool should_sample(const struct gate *gate, const struct hv_function *function)
+{
+    const struct hv_sampler *sampler = &gate->process->sampler;
+    if (hv_load_relaxed_32(&function->samples) < HV_RECENT_SAMPLES)
+        return true;
+    return gate->now_ns - hv_load_relaxed(&function->sampled_at_ns) >= SAMPLE_INTERVAL_NS ||
+           hv_load_relaxed(&sampler->charged_ns[gate->device]) - hv_load_relaxed(&sampler->sampled_ns[gate->device]) >=
+               SAMPLE_CHARGED_NS;
+}
+
+/* ---- charging ---- */
+
+static void count_charge(struct gate *gate, uint64_t gpu_ns)
+{
+    struct hv_slot_device *counters = &gate->slot->devices[gate->device];
+    hv_add_relaxed(&gate->process->sampler.charged_ns[gate->device], gpu_ns);
+    hv_add_relaxed(&counters->charged_ns, gpu_ns);
+    hv_add_relaxed(&gate->usage->charged_ns, gpu_ns);
+    hv_store_relaxed(&counters->unfinished_ns, hv_sampler_unfinished_ns(&gate->process->sampler, gate->device));
+}
+
+/* What is paid for beyond the launch itself; less when others wait. */
+static uint64_t slice_ns(const struct gate *gate)
+{
+    uint32_t waiters = hv_load_relaxed_32(&gate->usage->waiters);
+    if (waiters > MOST_COUNTED_WAITERS)
+        waiters = MOST_COUNTED_WAITERS; /* those that were killed are never counted off */
+    return hv_bucket_gpu_ns(SLICE_WALL_NS / (1 + waiters), gate->share_ppm);
+}
+
+/* Take a place in the bucket and wait for it. On news the place is given back
+ * and taken anew at the share then in force. */
+static uint64_t pay(struct gate *gate, uint64_t cost_ns)
+{
+    uint64_t began = gate->now_ns;
+    bool waited = false;
+    uint64_t paid = 0;
+    while (gate->share_ppm < HV_SHARE_FULL_PPM) {
+        struct hv_bucket_terms terms = bucket_terms(gate);
+        uint64_t generation = gate->terms.generation;
+        uint64_t wall;
+        paid = cost_ns + slice_ns(gate);
+        uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, corrected(gate, paid), gate->now_ns, &wall);
+        if (start > gate->now_ns) {
+            waited = true;
+            hv_add_acq_rel_32(&gate->usage->waiters, 1);
+            while (start > gate->now_ns && gate->terms.generation == generation && gate->share_ppm == terms.share_ppm) {
+                wait_for_news(gate, start);
+                look(gate);
+            }
+            hv_sub_acq_rel_32(&gate->usage->waiters, 1);
+        }
+        if (start <= gate->now_ns)
+            break;
+        hv_bucket_give_back(&gate->usage->bucket_ns, wall);
+        paid = 0;
+    }
+    if (waited)
+        hv_add_relaxed(&gate->slot->devices[gate->device].blocked_ns, gate->now_ns - began);
+    return paid;
+}
+
+/* ---- the thread's fast path ---- */
+
+static void flush_launches(struct gate *gate)
+{
+    struct hv_thread *thread = &hv_thread;
+    hv_add_relaxed(&gate->slot->devices[gate->device].launches, thread->launches_granted - thread->launches_left + 1);
+    hv_store_relaxed(&gate->slot->last_launch_ns, gate->now_ns);
+    thread->launches_granted = LAUNCHES_PER_LOOK;
+    thread->launches_left = LAUNCHES_PER_LOOK;
+}
+
+/* The thread comes from another device, or from the parent of a fork. */
+static void move_thread(struct gate *gate)
+{
+    struct hv_thread *thread = &hv_thread;
+    if (thread->process_epoch == gate->process->epoch && thread->device == gate->device)
+        return;
+    if (thread->process_epoch == gate->process->epoch)
+        hv_add_relaxed(&gate->slot->devices[thread->device].launches, thread->launches_granted - thread->launches_left);
+    thread->process_epoch = gate->process->epoch;
+    thread->device = gate->device;
+    thread->credit_ns = 0; /* at most a slice, which stays paid for */
+    thread->launches_granted = 0;
+    thread->launches_left = 0;
+}
+
+static void prepare_thread(struct gate *gate)
+{
+    struct hv_thread *thread = &hv_thread;
+    bool limited = gate->share_ppm < HV_SHARE_FULL_PPM;
+    thread->generation = gate->terms.generation;
+    thread->freeze_word = &gate->control->freeze;
+    thread->functions = limited ? gate->process->functions.entries : NULL;
+    thread->generation_word = &hv_files()->state->generation;
+}
+
+/* ---- the slow path ---- */
+
+static bool open_gate(struct gate *gate, struct hv_process *process, CUdevice ordinal, CUresult *refused)
+{
+    *gate = (struct gate){.process = process, .device = hv_process_device(process, ordinal)};
+    gate->slot = hv_process_slot(process);
+    if (gate->slot == NULL) {
+        *refused = CUDA_ERROR_SYSTEM_NOT_READY;
+        return false;
+    }
+    if (gate->device >= HV_MAX_DEVICES) {
+        /* Not the Pod's. Where this library limits, that is a limit of 0. */
+        struct hv_device_terms first;
+        if (!hv_terms_read(hv_files(), 0, &first) || first.isolation_mode == HV_ISOLATION_SOFT)
+            *refused = CUDA_ERROR_NOT_PERMITTED;
+        return false;
+    }
+    gate->control = hv_files()->control[gate->device];
+    gate->usage = hv_files()->devices[gate->device];
+    look(gate);
+    return true;
+}
+
+static bool is_captured(const struct hv_launch *launch)
+{
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    hv_call_type_cuStreamIsCapturing ask =
+        launch->per_thread ? HV_DRIVER(cuStreamIsCapturing_ptsz) : HV_DRIVER(cuStreamIsCapturing);
+    return hv_load_relaxed_32(&hv_captures) != 0 && ask != NULL &&
+           ask(launch->stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static struct hv_function *function_of(const struct gate *gate, const struct hv_launch *launch)
+{
+    uint64_t key = hv_function_key(launch->function, launch->blocks, launch->threads_per_block, gate->device);
+    return hv_function_enter(&gate->process->functions, key, gate->device, (uint32_t)launch->kind, launch->function);
+}
+
+static void charge(struct gate *gate, struct hv_launch *launch, bool measurable)
+{
+    struct hv_thread *thread = &hv_thread;
+    struct hv_function *function = function_of(gate, launch);
+    poll(gate);
+    wait_for_work(gate, function);
+    uint64_t cost = hv_load_relaxed(&function->cost_ns);
+    uint64_t charged = cost != 0 ? cost : GUESSED_COST_NS;
+    if (thread->credit_ns < charged) {
+        uint64_t paid = pay(gate, charged - thread->credit_ns);
+        thread->credit_ns += paid;
+        count_charge(gate, paid);
+    }
+    if (gate->share_ppm >= HV_SHARE_FULL_PPM)
+        return; /* lifted while it waited */
+    thread->credit_ns -= charged < thread->credit_ns ? charged : thread->credit_ns;
+    if (measurable && should_sample(gate, function))
+        launch->sample = hv_sampler_begin(&gate->process->sampler, function, gate->device, launch->stream,
+                                          launch->per_thread, charged);
+    hv_costs_publish(function, gate->now_ns);
+}
+
+static CUresult pass(struct hv_launch *launch, struct hv_process *process, CUdevice ordinal, bool measurable)
+{
+    struct gate gate;
+    CUresult refused = CUDA_SUCCESS;
+    if (!open_gate(&gate, process, ordinal, &refused))
+        return refused;
+    pass_freeze(&gate);
+    if (measurable) {
+        move_thread(&gate);
+        flush_launches(&gate);
+    }
+    if (gate.share_ppm < HV_SHARE_FULL_PPM && !is_captured(launch))
+        charge(&gate, launch, measurable);
+    if (measurable)
+        prepare_thread(&gate);
+    return CUDA_SUCCESS;
+}
+
+HV_NOINLINE CUresult hv_launch_begin(struct hv_launch *launch)
+{
+    CUresult refused;
+    CUresult result;
+    CUdevice ordinal;
+    launch->sample = NULL;
+    launch->process = hv_limited_process(&refused);
+    if (launch->process == NULL || !hv_current_ordinal(&ordinal, &result))
+        return refused;
+    return pass(launch, launch->process, ordinal, true);
+}
+
+HV_NOINLINE CUresult hv_launch_elsewhere(struct hv_launch *launch, CUcontext context)
+{
+    CUresult refused;
+    CUresult result;
+    CUdevice ordinal;
+    uint64_t value;
+    launch->sample = NULL;
+    launch->process = hv_limited_process(&refused);
+    if (launch->process == NULL)
+        return refused;
+    if (hv_pointer_get(&launch->process->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, &value))
+        ordinal = (CUdevice)hv_record_unpack(value).device;
+    else if (!hv_current_ordinal(&ordinal, &result))
+        return refused;
+    return pass(launch, launch->process, ordinal, false);
+}
+
+CUresult hv_launch_end(struct hv_launch *launch, CUresult result)
+{
+    if (launch->sample != NULL)
+        hv_sampler_end(&launch->process->sampler, launch->sample, launch->stream, launch->per_thread,
+                       result == CUDA_SUCCESS);
+    return result;
+}

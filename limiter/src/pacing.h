@@ -1,0 +1,72 @@
+/*
+ * The gate in front of each launch. The fast path is here: a launch that is
+ * paid for touches the thread's own line, two words of the limit file that
+ * seldom change, and the line of its function's cost. Everything else is the
+ * slow path.
+ */
+#ifndef HV_PACING_H
+#define HV_PACING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "functions.h"
+#include "hypervisor_atomics.h"
+#include "sampler.h"
+#include "thread.h"
+
+enum hv_launch_kind { HV_LAUNCH_KERNEL = 0, HV_LAUNCH_GRAPH = 1 }; /* as in hv_learned_cost.kind */
+
+struct hv_launch {
+    const void *function;
+    CUstream stream;
+    uint64_t blocks;
+    uint64_t threads_per_block;
+    enum hv_launch_kind kind;
+    bool per_thread; /* the stream's default is the thread's own */
+
+    /* filled by the gate */
+    struct hv_process *process;
+    struct hv_sample *sample;
+};
+
+/* Streams of this process that are being captured. Not reset by a fork: too
+ * high a number only leads to the slow path, which looks. */
+extern uint32_t hv_captures;
+
+/* May the launch go at once, without another thought? */
+static inline bool hv_launch_is_paid(const void *function, uint64_t blocks, uint64_t threads_per_block)
+{
+    struct hv_thread *thread = &hv_thread;
+    if (hv_unlikely(thread->generation_word == NULL || thread->launches_left == 0) ||
+        hv_unlikely(hv_load_relaxed(thread->generation_word) != thread->generation) ||
+        hv_unlikely(hv_load_relaxed_32(thread->freeze_word) != 0))
+        return false;
+    if (thread->functions != NULL) {
+        uint64_t key = hv_function_key(function, blocks, threads_per_block, thread->device);
+        struct hv_function *entry = hv_function_find(thread->functions, key);
+        if (hv_unlikely(entry == NULL))
+            return false;
+        uint64_t cost = hv_load_relaxed(&entry->cost_ns);
+        if (hv_unlikely(cost == 0 || cost > thread->credit_ns || hv_load_relaxed_32(&hv_captures) != 0))
+            return false;
+        thread->credit_ns -= cost;
+    }
+    thread->launches_left--;
+    return true;
+}
+
+/* Wait until the launch may go and charge for it. Not CUDA_SUCCESS: to be
+ * returned to the program instead of launching. */
+CUresult hv_launch_begin(struct hv_launch *launch);
+
+/* After the driver's answer, which is returned. */
+CUresult hv_launch_end(struct hv_launch *launch, CUresult result);
+
+/* Charge a launch on another device than the thread's; it is not measured. */
+CUresult hv_launch_elsewhere(struct hv_launch *launch, CUcontext context);
+
+/* The share in force: the limit, and what was lent until it expires. */
+uint32_t hv_effective_share(uint32_t limit_share_ppm, uint32_t policy, uint64_t borrowed, uint64_t now_ns);
+
+#endif

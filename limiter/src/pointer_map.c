@@ -1,0 +1,208 @@
+#include "pointer_map.h"
+
+#include <stddef.h>
+
+#include "hypervisor_atomics.h"
+#include "os.h"
+
+#define FIRST_CAPACITY_LOG2 8
+#define SPINS_BEFORE_YIELD 64
+
+#define MOST_REFERENCES ((UINT32_C(1) << HV_RECORD_REFERENCE_BITS) - 1)
+
+_Static_assert(HV_RECORD_BYTES_BITS + HV_RECORD_DEVICE_BITS + HV_RECORD_REFERENCE_BITS == 64, "a record is one word");
+_Static_assert(sizeof(struct hv_pointer_shard) == HV_CACHE_LINE, "a shard is one cache line");
+
+uint64_t hv_record_pack(const struct hv_pointer_record *record)
+{
+    return record->bytes | (uint64_t)record->device << HV_RECORD_BYTES_BITS |
+           (uint64_t)record->references << (HV_RECORD_BYTES_BITS + HV_RECORD_DEVICE_BITS);
+}
+
+struct hv_pointer_record hv_record_unpack(uint64_t value)
+{
+    return (struct hv_pointer_record){
+        .bytes = value & ((UINT64_C(1) << HV_RECORD_BYTES_BITS) - 1),
+        .device = (uint32_t)(value >> HV_RECORD_BYTES_BITS & ((1u << HV_RECORD_DEVICE_BITS) - 1)),
+        .references = (uint32_t)(value >> (HV_RECORD_BYTES_BITS + HV_RECORD_DEVICE_BITS)),
+    };
+}
+
+/* Pointers of one kind differ from those of another even where the driver
+ * gives both the same number: user addresses leave the top bits free. */
+static uint64_t key_of(enum hv_pointer_kind kind, uint64_t pointer)
+{
+    return pointer ^ (uint64_t)(kind + 1) << 60;
+}
+
+static uint64_t hash_of(uint64_t key)
+{
+    key ^= key >> 32;
+    key *= UINT64_C(0x9e3779b97f4a7c15); /* 2^64 over the golden ratio */
+    key ^= key >> 29;
+    key *= UINT64_C(0xbf58476d1ce4e5b9);
+    return key ^ key >> 32;
+}
+
+static void lock(struct hv_pointer_shard *shard)
+{
+    uint32_t spins = 0;
+    while (__atomic_exchange_n(&shard->lock, 1, __ATOMIC_ACQUIRE) != 0)
+        while (hv_load_relaxed_32(&shard->lock) != 0)
+            if (++spins % SPINS_BEFORE_YIELD == 0)
+                hv_os_yield();
+}
+
+static void unlock(struct hv_pointer_shard *shard)
+{
+    hv_store_release_32(&shard->lock, 0);
+}
+
+static struct hv_pointer_shard *shard_of(struct hv_pointer_map *map, uint64_t hash)
+{
+    return &map->shards[hash >> 58]; /* the table uses the low bits */
+}
+
+static size_t table_bytes(uint32_t capacity_log2)
+{
+    return sizeof(struct hv_pointer_entry) << capacity_log2;
+}
+
+/* The entry of this key, or the free one where it would go. There is always a
+ * free one: the table is kept less than three quarters full. */
+static struct hv_pointer_entry *find(const struct hv_pointer_shard *shard, uint64_t key, uint64_t hash)
+{
+    uint64_t mask = (UINT64_C(1) << shard->capacity_log2) - 1;
+    uint64_t index = hash & mask;
+    while (shard->entries[index].key != 0 && shard->entries[index].key != key)
+        index = (index + 1) & mask;
+    return &shard->entries[index];
+}
+
+static bool make_room(struct hv_pointer_shard *shard)
+{
+    if (shard->entries != NULL && shard->count + 1 <= (UINT64_C(3) << shard->capacity_log2) / 4)
+        return true;
+    struct hv_pointer_shard larger = *shard;
+    larger.capacity_log2 = shard->entries == NULL ? FIRST_CAPACITY_LOG2 : shard->capacity_log2 + 1;
+    larger.entries = hv_os_pages_not_inherited(table_bytes(larger.capacity_log2));
+    if (larger.entries == NULL)
+        return false;
+    if (shard->entries != NULL) {
+        for (uint64_t index = 0; index < UINT64_C(1) << shard->capacity_log2; index++) {
+            uint64_t key = shard->entries[index].key;
+            if (key != 0)
+                *find(&larger, key, hash_of(key)) = shard->entries[index];
+        }
+        hv_os_free_pages(shard->entries, table_bytes(shard->capacity_log2));
+    }
+    shard->entries = larger.entries;
+    shard->capacity_log2 = larger.capacity_log2;
+    return true;
+}
+
+/* Close the gap, so that no search stops too early. */
+static void remove_entry(struct hv_pointer_shard *shard, struct hv_pointer_entry *entry)
+{
+    uint64_t mask = (UINT64_C(1) << shard->capacity_log2) - 1;
+    uint64_t gap = (uint64_t)(entry - shard->entries);
+    uint64_t index = gap;
+    for (;;) {
+        index = (index + 1) & mask;
+        uint64_t key = shard->entries[index].key;
+        if (key == 0)
+            break;
+        uint64_t home = hash_of(key) & mask;
+        /* May move to the gap unless its home lies after the gap. */
+        if (((index - home) & mask) >= ((index - gap) & mask)) {
+            shard->entries[gap] = shard->entries[index];
+            gap = index;
+        }
+    }
+    shard->entries[gap] = (struct hv_pointer_entry){0};
+    shard->count--;
+}
+
+/* A locked shard and where in it the key is, or would go. */
+struct place {
+    struct hv_pointer_shard *shard;
+    struct hv_pointer_entry *entry; /* NULL: there is no table */
+    bool found;
+};
+
+static struct place enter(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, bool to_add)
+{
+    uint64_t key = key_of(kind, pointer);
+    uint64_t hash = hash_of(key);
+    struct place place = {.shard = shard_of(map, hash)};
+    lock(place.shard);
+    if (to_add && !make_room(place.shard))
+        return place;
+    if (place.shard->entries != NULL) {
+        place.entry = find(place.shard, key, hash);
+        place.found = place.entry->key == key;
+    }
+    return place;
+}
+
+bool hv_pointer_put(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t value)
+{
+    struct place place = enter(map, kind, pointer, true);
+    if (place.entry != NULL) {
+        place.shard->count += !place.found;
+        *place.entry = (struct hv_pointer_entry){.key = key_of(kind, pointer), .value = value};
+    }
+    unlock(place.shard);
+    return place.entry != NULL;
+}
+
+bool hv_pointer_get(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t *value)
+{
+    struct place place = enter(map, kind, pointer, false);
+    if (place.found)
+        *value = place.entry->value;
+    unlock(place.shard);
+    return place.found;
+}
+
+bool hv_pointer_take(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t *value)
+{
+    struct place place = enter(map, kind, pointer, false);
+    if (place.found) {
+        *value = place.entry->value;
+        remove_entry(place.shard, place.entry);
+    }
+    unlock(place.shard);
+    return place.found;
+}
+
+bool hv_pointer_refer(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer)
+{
+    struct place place = enter(map, kind, pointer, false);
+    if (place.found) {
+        struct hv_pointer_record record = hv_record_unpack(place.entry->value);
+        record.references += record.references < MOST_REFERENCES;
+        place.entry->value = hv_record_pack(&record);
+    }
+    unlock(place.shard);
+    return place.found;
+}
+
+bool hv_pointer_unrefer(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer,
+                        struct hv_pointer_record *record)
+{
+    struct place place = enter(map, kind, pointer, false);
+    bool last = false;
+    if (place.found) {
+        *record = hv_record_unpack(place.entry->value);
+        if (record->references <= 1) {
+            last = true;
+            remove_entry(place.shard, place.entry);
+        } else if (record->references < MOST_REFERENCES) {
+            record->references--;
+            place.entry->value = hv_record_pack(record);
+        }
+    }
+    unlock(place.shard);
+    return last;
+}

@@ -1,0 +1,74 @@
+/*
+ * What each pointer or handle of the driver stands for: O(1), in shards with a
+ * lock each, so that threads seldom meet. All of it lies in pages that are
+ * zero again in the child of a fork, where it is an empty, unlocked map.
+ */
+#ifndef HV_POINTER_MAP_H
+#define HV_POINTER_MAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "compiler.h"
+
+#define HV_POINTER_SHARDS 64
+
+enum hv_pointer_kind {
+    HV_POINTER_MEMORY = 0,        /* device memory; a record */
+    HV_POINTER_HOST = 1,          /* pinned host memory; a record */
+    HV_POINTER_ARRAY = 2,         /* array or mipmapped array; a record */
+    HV_POINTER_PHYSICAL = 3,      /* physical handle; a record with references */
+    HV_POINTER_MAPPING = 4,       /* start of a mapped range; a record of its bytes */
+    HV_POINTER_MAPPED_HANDLE = 5, /* start of a mapped range; its physical handle */
+    HV_POINTER_CONTEXT = 6,       /* a context; a record with its device's ordinal */
+    HV_POINTER_POOL = 7,          /* a memory pool; a record with its device's ordinal */
+};
+
+#define HV_RECORD_BYTES_BITS 44 /* as in the ledger */
+#define HV_RECORD_DEVICE_BITS 6
+#define HV_RECORD_REFERENCE_BITS 14
+
+struct hv_pointer_record {
+    uint64_t bytes;
+    uint32_t device;     /* index in hv_limits.devices, or an ordinal */
+    uint32_t references; /* of physical handles; stays at its largest value once there */
+};
+
+uint64_t hv_record_pack(const struct hv_pointer_record *record);
+struct hv_pointer_record hv_record_unpack(uint64_t value);
+
+struct hv_pointer_entry {
+    uint64_t key; /* kind and pointer; 0: nothing here */
+    uint64_t value;
+};
+
+struct hv_pointer_shard {
+    uint32_t lock;
+    uint32_t capacity_log2;
+    uint64_t count;
+    struct hv_pointer_entry *entries; /* NULL: no table yet */
+    uint64_t reserved[5];             /* a cache line each */
+};
+
+struct hv_pointer_map {
+    struct hv_pointer_shard shards[HV_POINTER_SHARDS];
+};
+
+/* Enter or replace; false: no memory for the table. */
+bool hv_pointer_put(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t value);
+
+/* Look without taking; false if there is no entry. */
+bool hv_pointer_get(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t *value);
+
+/* Take the entry out; false if there is none. */
+bool hv_pointer_take(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t *value);
+
+/* Add to the count of references of a record; false if there is no entry. */
+bool hv_pointer_refer(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer);
+
+/* Take one reference away; true when it was the last one and the entry, put in
+ * *record, is gone. */
+bool hv_pointer_unrefer(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer,
+                        struct hv_pointer_record *record);
+
+#endif

@@ -1,0 +1,58 @@
+/*
+ * All that a process keeps for itself, in pages that are zero again in the
+ * child of a fork: the child begins anew, without a slot, with an empty map and
+ * with no lock held, however it was made.
+ */
+#ifndef HV_PROCESS_H
+#define HV_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "attach.h"
+#include "cuda_abi.h"
+#include "functions.h"
+#include "pointer_map.h"
+#include "sampler.h"
+
+#define HV_ORDINALS 64
+
+struct hv_process {
+    struct hv_process_slot *slot; /* NULL: not claimed yet */
+    uint32_t claiming;            /* one thread claims, the others wait */
+    uint32_t denials_told;
+    uint64_t epoch;               /* not 0, differs between processes */
+    struct hv_slot_identity self;
+    /* generation << 8 | index + 1 of each device by the driver's number; 0: not asked */
+    uint64_t ordinals[HV_ORDINALS];
+    uint64_t context_reserved_at_ns[HV_MAX_DEVICES];
+    uint32_t captures; /* streams that are being captured */
+    struct hv_pointer_map pointers;
+    struct hv_sampler sampler;
+    struct hv_function_table functions;
+};
+
+/* NULL: no memory for it. Needs HV_ATTACH_DONE. */
+struct hv_process *hv_process(void);
+
+/* The slot of this process, claimed if need be; NULL: all are taken. */
+struct hv_process_slot *hv_process_slot_slowly(struct hv_process *process);
+
+static inline struct hv_process_slot *hv_process_slot(struct hv_process *process)
+{
+    struct hv_process_slot *slot = __atomic_load_n(&process->slot, __ATOMIC_ACQUIRE);
+    return hv_likely(slot != NULL) ? slot : hv_process_slot_slowly(process);
+}
+
+/* Give back the slots of processes that died. */
+void hv_process_reap(struct hv_process *process);
+
+/* Index of the device with the driver's number, HV_MAX_DEVICES if it is not
+ * one of this Pod's. */
+uint32_t hv_process_device(struct hv_process *process, CUdevice ordinal);
+
+/* The driver's number of the device of the thread's context; false: it has
+ * none, and *result is what the driver said. */
+bool hv_current_ordinal(CUdevice *ordinal, CUresult *result);
+
+#endif

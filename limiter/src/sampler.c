@@ -1,0 +1,229 @@
+#include "sampler.h"
+
+#include "driver.h"
+#include "os.h"
+
+/*
+ * Another thread may be capturing a stream in the mode in which the driver
+ * forbids everyone else what we do here, and such a call would spoil its
+ * capture. In the relaxed mode, which is each thread's own, it may be done.
+ */
+static int enter_relaxed_mode(void)
+{
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    hv_call_type_cuThreadExchangeStreamCaptureMode exchange = HV_DRIVER(cuThreadExchangeStreamCaptureMode);
+    if (exchange == NULL || exchange(&mode) != CUDA_SUCCESS)
+        return -1;
+    return mode;
+}
+
+static void leave_relaxed_mode(int mode)
+{
+    if (mode >= 0)
+        (void)HV_DRIVER(cuThreadExchangeStreamCaptureMode)(&mode); /* it worked a moment ago */
+}
+
+static bool try_enter(struct hv_sampler *sampler)
+{
+    return __atomic_exchange_n(&sampler->busy, 1, __ATOMIC_ACQUIRE) == 0;
+}
+
+static void leave(struct hv_sampler *sampler)
+{
+    hv_store_release_32(&sampler->busy, 0);
+}
+
+static bool events_are_there(void)
+{
+    return HV_DRIVER(cuEventCreate) != NULL && HV_DRIVER(cuEventQuery) != NULL && HV_DRIVER(cuEventRecord) != NULL &&
+           HV_DRIVER(cuEventElapsedTime) != NULL && HV_DRIVER(cuEventDestroy_v2) != NULL &&
+           HV_DRIVER(cuCtxGetCurrent) != NULL;
+}
+
+static bool is_capturing(CUstream stream, bool per_thread)
+{
+    hv_call_type_cuStreamIsCapturing ask =
+        per_thread ? HV_DRIVER(cuStreamIsCapturing_ptsz) : HV_DRIVER(cuStreamIsCapturing);
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (ask == NULL)
+        return false; /* a driver without capture */
+    /* The legacy stream answers with an error while others are captured. */
+    return ask(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static bool record(CUevent event, CUstream stream, bool per_thread)
+{
+    hv_call_type_cuEventRecord do_record = per_thread ? HV_DRIVER(cuEventRecord_ptsz) : HV_DRIVER(cuEventRecord);
+    return do_record != NULL && do_record(event, stream) == CUDA_SUCCESS;
+}
+
+static void finish(struct hv_sampler *sampler, struct hv_sample *sample)
+{
+    if (sample->unlearned)
+        hv_sub_acq_rel_32(&sample->function->in_flight, 1);
+    hv_sub_acq_rel_32(&sampler->pending[sample->device], 1);
+    hv_store_release_32(&sample->state, HV_SAMPLE_FREE);
+}
+
+/* The sum of what has ended only grows: streams overtake each other. */
+static void advance_ended(struct hv_sampler *sampler, const struct hv_sample *sample)
+{
+    if (hv_load_relaxed(&sampler->ended_ns[sample->device]) < sample->charged_upto)
+        hv_store_relaxed(&sampler->ended_ns[sample->device], sample->charged_upto);
+}
+
+uint32_t hv_sampler_poll(struct hv_sampler *sampler, uint64_t now_ns, struct hv_sample_result *results)
+{
+    uint32_t count = 0;
+    if (!try_enter(sampler))
+        return 0;
+    int mode = enter_relaxed_mode();
+    for (uint32_t i = 0; i < HV_SAMPLES && count < HV_SAMPLER_RESULTS; i++) {
+        struct hv_sample *sample = &sampler->samples[i];
+        if (hv_load_acquire_32(&sample->state) != HV_SAMPLE_PENDING)
+            continue;
+        CUresult ended = HV_DRIVER(cuEventQuery)(sample->end);
+        if (ended == CUDA_ERROR_NOT_READY)
+            continue;
+        float milliseconds = 0;
+        if (ended == CUDA_SUCCESS &&
+            HV_DRIVER(cuEventElapsedTime)(&milliseconds, sample->start, sample->end) == CUDA_SUCCESS &&
+            milliseconds >= 0) {
+            uint64_t measured = (uint64_t)((double)milliseconds * 1e6);
+            hv_function_learn(sample->function, measured, now_ns);
+            results[count++] = (struct hv_sample_result){.device = sample->device,
+                                                         .charged_ns = sample->charged_ns,
+                                                         .measured_ns = measured,
+                                                         .unlearned = sample->unlearned};
+        }
+        advance_ended(sampler, sample);
+        finish(sampler, sample);
+    }
+    leave_relaxed_mode(mode);
+    leave(sampler);
+    return count;
+}
+
+/* A free sample, if possible one whose events belong to this context already. */
+static struct hv_sample *find_room(struct hv_sampler *sampler, CUcontext context)
+{
+    struct hv_sample *other = NULL;
+    for (uint32_t i = 0; i < HV_SAMPLES; i++) {
+        struct hv_sample *sample = &sampler->samples[i];
+        if (hv_load_acquire_32(&sample->state) != HV_SAMPLE_FREE)
+            continue;
+        if (sample->context == context)
+            return sample;
+        if (other == NULL || sample->context == NULL)
+            other = sample;
+    }
+    return other;
+}
+
+static bool have_events(struct hv_sample *sample, CUcontext context)
+{
+    if (sample->context == context)
+        return true;
+    if (sample->context != NULL) {
+        (void)HV_DRIVER(cuEventDestroy_v2)(sample->start);
+        (void)HV_DRIVER(cuEventDestroy_v2)(sample->end);
+        sample->context = NULL;
+    }
+    if (HV_DRIVER(cuEventCreate)(&sample->start, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+        return false;
+    if (HV_DRIVER(cuEventCreate)(&sample->end, CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
+        (void)HV_DRIVER(cuEventDestroy_v2)(sample->start);
+        return false;
+    }
+    sample->context = context;
+    return true;
+}
+
+static struct hv_sample *prepare(struct hv_sampler *sampler, CUstream stream, bool per_thread)
+{
+    CUcontext context = NULL;
+    if (is_capturing(stream, per_thread) || HV_DRIVER(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || context == NULL)
+        return NULL;
+    struct hv_sample *sample = find_room(sampler, context);
+    if (sample == NULL || !have_events(sample, context) || !record(sample->start, stream, per_thread))
+        return NULL;
+    return sample;
+}
+
+struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_function *function, uint32_t device,
+                                   CUstream stream, bool per_thread, uint64_t charged_ns)
+{
+    if (!events_are_there() || !try_enter(sampler))
+        return NULL;
+    int mode = enter_relaxed_mode();
+    struct hv_sample *sample = prepare(sampler, stream, per_thread);
+    if (sample != NULL) {
+        sample->function = function;
+        sample->device = device;
+        sample->charged_ns = charged_ns;
+        sample->charged_upto = hv_load_relaxed(&sampler->charged_ns[device]);
+        sample->unlearned = hv_load_relaxed(&function->cost_ns) == 0;
+        if (sample->unlearned)
+            hv_add_acq_rel_32(&function->in_flight, 1);
+        hv_add_acq_rel_32(&sampler->pending[device], 1);
+        hv_store_relaxed(&sampler->sampled_ns[device], sample->charged_upto);
+        hv_store_release_32(&sample->state, HV_SAMPLE_RECORDING);
+    }
+    leave_relaxed_mode(mode);
+    leave(sampler);
+    return sample;
+}
+
+/* The sample is this thread's own while it is being recorded. */
+void hv_sampler_end(struct hv_sampler *sampler, struct hv_sample *sample, CUstream stream, bool per_thread,
+                    bool launched)
+{
+    int mode = enter_relaxed_mode();
+    if (launched && record(sample->end, stream, per_thread))
+        hv_store_release_32(&sample->state, HV_SAMPLE_PENDING);
+    else
+        finish(sampler, sample);
+    leave_relaxed_mode(mode);
+}
+
+static void forget(struct hv_sampler *sampler, struct hv_sample *sample)
+{
+    if (hv_load_acquire_32(&sample->state) == HV_SAMPLE_PENDING) {
+        advance_ended(sampler, sample);
+        finish(sampler, sample);
+    }
+    sample->context = NULL;
+}
+
+static void enter(struct hv_sampler *sampler)
+{
+    while (!try_enter(sampler))
+        hv_os_yield();
+}
+
+void hv_sampler_forget_context(struct hv_sampler *sampler, CUcontext context)
+{
+    enter(sampler);
+    for (uint32_t i = 0; i < HV_SAMPLES; i++)
+        if (sampler->samples[i].context == context)
+            forget(sampler, &sampler->samples[i]);
+    leave(sampler);
+}
+
+void hv_sampler_forget_device(struct hv_sampler *sampler, uint32_t device)
+{
+    enter(sampler);
+    for (uint32_t i = 0; i < HV_SAMPLES; i++)
+        if (sampler->samples[i].device == device)
+            forget(sampler, &sampler->samples[i]);
+    leave(sampler);
+}
+
+uint64_t hv_sampler_unfinished_ns(const struct hv_sampler *sampler, uint32_t device)
+{
+    if (hv_load_acquire_32(&sampler->pending[device]) == 0)
+        return 0;
+    uint64_t charged = hv_load_relaxed(&sampler->charged_ns[device]);
+    uint64_t ended = hv_load_relaxed(&sampler->ended_ns[device]);
+    return charged > ended ? charged - ended : 0;
+}

@@ -1,0 +1,71 @@
+/*
+ * Measures what launches cost, with the driver's own events around some of
+ * them, which are asked without waiting when later launches come by. Also
+ * tells how much charged work has not ended yet.
+ */
+#ifndef HV_SAMPLER_H
+#define HV_SAMPLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+#include "functions.h"
+#include "hypervisor_limits.h"
+
+#define HV_SAMPLES 32
+
+enum hv_sample_state { HV_SAMPLE_FREE = 0, HV_SAMPLE_RECORDING = 1, HV_SAMPLE_PENDING = 2 };
+
+struct hv_sample {
+    uint32_t state; /* enum hv_sample_state */
+    uint32_t device;
+    CUevent start;  /* kept for the next sample of the same context */
+    CUevent end;
+    CUcontext context;
+    struct hv_function *function;
+    uint64_t charged_ns;   /* for this launch */
+    uint64_t charged_upto; /* sum of charges of the process on this device, this one included */
+    bool unlearned;        /* cost was not known: its charge was a guess */
+};
+
+struct hv_sampler {
+    uint32_t busy; /* one thread at a time; the others do without */
+    uint32_t pending[HV_MAX_DEVICES];
+    uint64_t charged_ns[HV_MAX_DEVICES];  /* sum of charges */
+    uint64_t ended_ns[HV_MAX_DEVICES];    /* of these, known to have ended */
+    uint64_t sampled_ns[HV_MAX_DEVICES];  /* sum of charges at the last sample */
+    struct hv_sample samples[HV_SAMPLES];
+};
+
+/* What a sample has found out about a charge. */
+struct hv_sample_result {
+    uint32_t device;
+    uint64_t charged_ns;
+    uint64_t measured_ns;
+    bool unlearned;
+};
+
+#define HV_SAMPLER_RESULTS 8
+
+/* Ask the events that are under way, without waiting; how many results. */
+uint32_t hv_sampler_poll(struct hv_sampler *sampler, uint64_t now_ns, struct hv_sample_result *results);
+
+/* Record the event before a launch. NULL: this launch can't be measured, because
+ * the stream is being captured, or there is no room. */
+struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_function *function, uint32_t device,
+                                   CUstream stream, bool per_thread, uint64_t charged_ns);
+
+/* Record the event after it, or drop the sample if the launch failed. */
+void hv_sampler_end(struct hv_sampler *sampler, struct hv_sample *sample, CUstream stream, bool per_thread,
+                    bool launched);
+
+/* The driver destroyed this context, and the events with it. */
+void hv_sampler_forget_context(struct hv_sampler *sampler, CUcontext context);
+/* The same for all contexts of a device. */
+void hv_sampler_forget_device(struct hv_sampler *sampler, uint32_t device);
+
+/* Charged work of the process on the device that has not been seen to end. */
+uint64_t hv_sampler_unfinished_ns(const struct hv_sampler *sampler, uint32_t device);
+
+#endif

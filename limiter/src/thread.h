@@ -1,0 +1,51 @@
+/*
+ * What a thread knows about itself. In static thread storage, because the
+ * library is preloaded and a launch must not call into the loader for it.
+ */
+#ifndef HV_THREAD_H
+#define HV_THREAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+struct hv_function;
+
+struct hv_thread {
+    /* The launch path reads and writes only these. */
+    const uint64_t *generation_word; /* NULL: the slow path has to prepare first */
+    uint64_t generation;             /* of the limits that the next two are from */
+    const uint32_t *freeze_word;
+    struct hv_function *functions;   /* table of learned costs; NULL: launches are not charged */
+    uint64_t credit_ns;              /* GPU time that is paid for and not used */
+    uint32_t launches_left;          /* until the slow path looks after the counters */
+
+    uint32_t device;                 /* index in hv_limits.devices that all of this is about */
+    uint32_t launches_granted;       /* launches_left when it was last filled */
+    uint32_t in_lookup;              /* the driver is looking a name up for us */
+    uint64_t process_epoch;          /* of the process that all of this is about */
+    bool ordinal_known;
+    CUdevice ordinal;                /* of the current context's device */
+};
+
+extern __thread struct hv_thread hv_thread __attribute__((tls_model("initial-exec")));
+
+/* The thread's context may have changed: whatever hangs on its device has to
+ * be found anew. */
+static inline void hv_thread_context_changed(void)
+{
+    hv_thread.ordinal_known = false;
+    hv_thread.generation_word = NULL;
+}
+
+/* The new context's device is known. */
+static inline void hv_thread_context_is_on(CUdevice ordinal)
+{
+    if (!hv_thread.ordinal_known || hv_thread.ordinal != ordinal)
+        hv_thread.generation_word = NULL;
+    hv_thread.ordinal = ordinal;
+    hv_thread.ordinal_known = true;
+}
+
+#endif
