@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from hypervisor.simulation._machine import ffi, lib
+from hypervisor.simulation.profiles import load_description
 from hypervisor.simulation.report import report
 from hypervisor.simulation.spec import FaultSpec, MachineSpec
 
@@ -21,6 +22,10 @@ _CHECK_BYTES = 16_384
 
 class MachineError(RuntimeError):
     """The machine file can't be made or used; the text says which, why and what to do."""
+
+
+class MachineExistsError(MachineError):
+    """There is a file of that name already."""
 
 
 def _fill(target: Any, spec: Any) -> None:
@@ -83,8 +88,49 @@ def create(path: Path, spec: MachineSpec) -> None:
         MachineError: there is a file of that name, or the operating system refused.
     """
     status = lib.sim_machine_create(os.fsencode(path), _description(spec))
+    if status == lib.SIM_EXISTS:
+        raise MachineExistsError(_words(status, path))
     if status != lib.SIM_OK:
         raise MachineError(_words(status, path))
+
+
+def prepared(profile_or_machine: str, folder: Path, *, seed: str | None = None) -> Path:
+    """The machine that a daemon is told to run on: a machine file that is there, or one made from a description.
+
+    What was made for an earlier daemon is used again, so that its clients keep their GPUs over a restart.
+
+    Args:
+        profile_or_machine: a machine file, a profile's name, or a YAML file.
+        folder: where a machine is made; it should end with the boot (a tmpfs), as the machine's clock does.
+        seed: what UUIDs are made from.
+
+    Raises:
+        DocumentError: there is no such profile, or the YAML is wrong.
+        MachineError: the machine is damaged or can't be made.
+    """
+    path = Path(profile_or_machine)
+    if not (path.is_file() and _begins_as_machine(path)):
+        spec = load_description(profile_or_machine, seed=seed)
+        path = folder / f"{spec.system.profile}.machine"
+        try:
+            create(path, spec)
+        except MachineExistsError:
+            pass  # of an earlier daemon; looked at below
+    with opened(path):
+        return path.absolute()
+
+
+def _begins_as_machine(path: Path) -> bool:
+    """Whether a file is one of ours, perhaps damaged or of another version.
+
+    Raises:
+        MachineError: it can't be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(8) == int(lib.SIM_MAGIC).to_bytes(8, "little")
+    except OSError as error:
+        raise MachineError(f"machine {path}: {error.strerror}") from None
 
 
 def destroy(path: Path) -> None:
@@ -93,13 +139,7 @@ def destroy(path: Path) -> None:
     Raises:
         MachineError: it is no machine file, or the operating system refused.
     """
-    # Of another version or damaged, but begun as one of ours: may go. Anything else stays.
-    try:
-        with path.open("rb") as file:
-            magic = file.read(8)
-    except OSError as error:
-        raise MachineError(f"machine {path}: {error.strerror}") from None
-    if magic != int(lib.SIM_MAGIC).to_bytes(8, "little"):
+    if not _begins_as_machine(path):
         raise MachineError(f"machine {path}: not a machine file; it is left alone")
     try:
         path.unlink()

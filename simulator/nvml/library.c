@@ -123,9 +123,10 @@ static nvmlReturn_t initialise(const char *name)
     nvmlReturn_t result = NVML_SUCCESS;
     pthread_mutex_lock(&library.lock);
     if (library.initialised == 0) {
-        /* A call of an earlier initialisation that hangs still holds the old mapping: it is kept, as the
-         * real library keeps its connection to the driver. */
-        if (library.machine == NULL && sim_machine_attach_environment(&library.machine) != SIM_OK) {
+        if (library.machine != NULL) {
+            /* A call of an earlier initialisation still hangs in the old mapping: that is kept, handles and
+             * all, as the real library keeps its connection to the driver. */
+        } else if (sim_machine_attach_environment(&library.machine) != SIM_OK) {
             library.machine = NULL;
             result = NVML_ERROR_DRIVER_NOT_LOADED;
         } else {
