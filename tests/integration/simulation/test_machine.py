@@ -12,7 +12,7 @@ from hypervisor.simulation import _machine, spec
 from hypervisor.simulation.document import DocumentError
 from hypervisor.simulation.environment import environment, library_folder
 from hypervisor.simulation.faults import ACTIONS
-from hypervisor.simulation.machine import MachineError, MachineExistsError, create, destroy, opened, prepared
+from hypervisor.simulation.machine import MachineError, create, destroy, opened, prepared
 from hypervisor.simulation.profiles import load_profile
 
 lib = _machine.lib
