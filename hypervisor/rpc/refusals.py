@@ -1,0 +1,81 @@
+"""Refusals on the wire: a status code, and google.rpc details for machines; and back, for our clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+
+from hypervisor.model import Refusal, RefusalReason
+from hypervisor.v1 import types_pb2 as pb
+
+ERROR_DOMAIN = "hypervisor.v1"
+DETAILS_KEY = "grpc-status-details-bin"
+
+_Code = grpc.StatusCode
+STATUS_CODES: Mapping[RefusalReason, grpc.StatusCode] = {
+    RefusalReason.INVALID_ARGUMENT: _Code.INVALID_ARGUMENT,
+    RefusalReason.GPU_NOT_FOUND: _Code.NOT_FOUND,
+    RefusalReason.ALLOCATION_NOT_FOUND: _Code.NOT_FOUND,
+    RefusalReason.WORKER_NOT_FOUND: _Code.NOT_FOUND,
+    RefusalReason.ALLOCATION_EXISTS: _Code.ALREADY_EXISTS,
+    RefusalReason.REVISION_MISMATCH: _Code.ABORTED,
+    RefusalReason.PAGE_EXPIRED: _Code.ABORTED,
+    RefusalReason.LIMIT_BELOW_REQUEST: _Code.INVALID_ARGUMENT,
+    RefusalReason.LIMIT_ABOVE_CAPACITY: _Code.INVALID_ARGUMENT,
+    RefusalReason.VRAM_BELOW_CONTEXT: _Code.INVALID_ARGUMENT,
+    RefusalReason.TOO_MANY_DEVICES: _Code.INVALID_ARGUMENT,
+    RefusalReason.INSUFFICIENT_TFLOPS: _Code.RESOURCE_EXHAUSTED,
+    RefusalReason.INSUFFICIENT_VRAM: _Code.RESOURCE_EXHAUSTED,
+    RefusalReason.TOO_MANY_WATCHERS: _Code.RESOURCE_EXHAUSTED,
+    RefusalReason.TFLOPS_UNKNOWN: _Code.FAILED_PRECONDITION,
+    RefusalReason.ISOLATION_CONFLICT: _Code.FAILED_PRECONDITION,
+    RefusalReason.ISOLATION_UNSUPPORTED: _Code.FAILED_PRECONDITION,
+    RefusalReason.GPU_UNHEALTHY: _Code.FAILED_PRECONDITION,
+    RefusalReason.GPU_IN_USE: _Code.FAILED_PRECONDITION,
+    RefusalReason.USE_UNKNOWN: _Code.FAILED_PRECONDITION,
+    RefusalReason.STORAGE_FAILED: _Code.UNAVAILABLE,
+    RefusalReason.NOT_READY: _Code.UNAVAILABLE,
+    RefusalReason.READ_ONLY_SOCKET: _Code.PERMISSION_DENIED,
+    RefusalReason.UNSUPPORTED: _Code.UNIMPLEMENTED,
+}
+_MAX_MESSAGE = 1000  # trailers are headers, and HTTP/2 stacks hold those to a few KiB
+
+
+def status_of(refusal: Refusal) -> status_pb2.Status:
+    """The refusal as google.rpc.Status: our own message, ErrorInfo, and BadRequest where a field is at fault."""
+    code = STATUS_CODES[refusal.reason]
+    status = status_pb2.Status(code=code.value[0], message=str(refusal)[:_MAX_MESSAGE])
+    status.details.add().Pack(
+        pb.Refusal(
+            reason=refusal.reason.value,
+            field=refusal.field,
+            message=refusal.message[:_MAX_MESSAGE],
+            remedy=refusal.remedy[:_MAX_MESSAGE],
+        )
+    )
+    status.details.add().Pack(
+        error_details_pb2.ErrorInfo(
+            reason=refusal.reason.value,
+            domain=ERROR_DOMAIN,
+            metadata={"field": refusal.field} if refusal.field else None,
+        )
+    )
+    if refusal.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=refusal.field, description=refusal.message[:_MAX_MESSAGE], reason=refusal.reason.value
+        )
+        status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
+    return status
+
+
+def refusal_from_status(status: status_pb2.Status) -> Refusal | None:
+    """The refusal that a status carries; None when it carries none. A reason newer than we are is UNSUPPORTED."""
+    message = pb.Refusal()
+    for detail in status.details:
+        if detail.Is(pb.Refusal.DESCRIPTOR) and detail.Unpack(message):
+            known = message.reason in RefusalReason.__members__
+            reason = RefusalReason(message.reason) if known else RefusalReason.UNSUPPORTED
+            return Refusal(reason, message.message, field=message.field, remedy=message.remedy)
+    return None
