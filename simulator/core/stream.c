@@ -231,7 +231,10 @@ int sim_event_open(struct sim_machine *machine, uint32_t process, uint32_t *out)
     chunk->process = process;
     uint32_t bit = (uint32_t)__builtin_ctzll(~chunk->used); /* at most 63 */
     uint32_t index = place * SIM_EVENTS_PER_CHUNK + bit;
-    machine->events[index] = (struct sim_event){.gpu = SIM_NONE, .stream = SIM_NONE};
+    /* Sequences go on where the last owner of the row stopped, so that records of his still in a stream mean nothing to the new one. */
+    struct sim_event *event = &machine->events[index];
+    event->done = event->recorded;
+    event->gpu = event->stream = SIM_NONE;
     chunk->used |= UINT64_C(1) << bit;
     sim_unlock_table(machine);
     *out = index;

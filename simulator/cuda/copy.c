@@ -1,0 +1,270 @@
+/* Copies and fills. The bytes move when the call is made, in the order of calls, and the time passes on the
+ * stream: kernels compute nothing, so no program can tell the difference, unless it reads early. */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define DROP_PAGES_FROM (UINT64_C(1) << 20)
+#define PAGE UINT64_C(4096)
+
+/* Device addresses are ordinary addresses of this process: the two integer types have the same width. */
+static void *pointer_of(uint64_t address) { return (void *)(uintptr_t)address; }
+static CUdeviceptr address_of(const void *pointer) { return (CUdeviceptr)(uintptr_t)pointer; }
+
+CUresult sim_copy_now(CUdeviceptr destination, CUdeviceptr source, size_t bytes, enum sim_engine *engine)
+{
+    int to_device, from_device;
+    CUresult result = sim_range_check(pointer_of(destination), bytes, 0, &to_device);
+    if (result == CUDA_SUCCESS)
+        result = sim_range_check(pointer_of(source), bytes, 0, &from_device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    memmove(pointer_of(destination), pointer_of(source), bytes);
+    *engine = to_device && from_device ? SIM_ENGINE_D2D : to_device ? SIM_ENGINE_H2D : from_device ? SIM_ENGINE_D2H : SIM_ENGINES;
+    return CUDA_SUCCESS;
+}
+
+static CUresult enqueue_copy(CUstream stream, enum sim_engine engine, uint64_t bytes)
+{
+    if (engine >= SIM_ENGINES)
+        return CUDA_SUCCESS; /* host to host */
+    uint64_t work = sim_copy_cost(sim_here(), stream->context->gpu, engine, bytes) * SIM_WORK_SCALE;
+    return sim_enqueue(stream, &(struct sim_item){.kind = SIM_ITEM_COPY, .a = engine, .bytes = bytes, .work = work});
+}
+
+CUresult sim_copy(CUstream stream, CUdeviceptr destination, CUdeviceptr source, size_t bytes, int wait)
+{
+    enum sim_engine engine = SIM_ENGINES;
+    if (bytes == 0)
+        return CUDA_SUCCESS;
+    if (!destination || !source)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture)
+        return wait ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : sim_capture_copy(stream, destination, source, bytes);
+    CUresult result = sim_copy_now(destination, source, bytes, &engine);
+    if (result == CUDA_SUCCESS)
+        result = enqueue_copy(stream, engine, bytes);
+    return result == CUDA_SUCCESS && wait ? sim_stream_drain(stream) : result;
+}
+
+/* Both addresses must be the device's where the name of the call says so. */
+static CUresult copy_typed(const char *call, int per_thread, CUstream given, CUdeviceptr destination, int device_destination, CUdeviceptr source,
+                           int device_source, size_t bytes, int wait)
+{
+    CUstream stream;
+    int device;
+    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    if (result == CUDA_SUCCESS && device_destination && bytes)
+        result = sim_range_check(pointer_of(destination), bytes, 1, &device);
+    if (result == CUDA_SUCCESS && device_source && bytes)
+        result = sim_range_check(pointer_of(source), bytes, 1, &device);
+    return result == CUDA_SUCCESS ? sim_copy(stream, destination, source, bytes, wait) : result;
+}
+
+static CUresult host_to_device(const char *call, int per_thread, CUdeviceptr to, const void *from, size_t bytes) { return copy_typed(call, per_thread, NULL, to, 1, address_of(from), 0, bytes, 1); }
+DEFINE_TWINS(cuMemcpyHtoD_v2, _ptds, host_to_device, (CUdeviceptr to, const void *from, size_t bytes), to, from, bytes)
+static CUresult host_to_device_v1(const char *call, int per_thread, CUdeviceptr_v1 to, const void *from, unsigned bytes) { return copy_typed(call, per_thread, NULL, to, 1, address_of(from), 0, bytes, 1); }
+SIM_EXPORTED CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr_v1 to, const void *from, unsigned int bytes) { return host_to_device_v1(__func__, 0, to, from, bytes); }
+
+static CUresult device_to_host(const char *call, int per_thread, void *to, CUdeviceptr from, size_t bytes) { return copy_typed(call, per_thread, NULL, address_of(to), 0, from, 1, bytes, 1); }
+DEFINE_TWINS(cuMemcpyDtoH_v2, _ptds, device_to_host, (void *to, CUdeviceptr from, size_t bytes), to, from, bytes)
+SIM_EXPORTED CUresult CUDAAPI cuMemcpyDtoH(void *to, CUdeviceptr_v1 from, unsigned int bytes) { return device_to_host(__func__, 0, to, from, bytes); }
+
+static CUresult device_to_device(const char *call, int per_thread, CUdeviceptr to, CUdeviceptr from, size_t bytes) { return copy_typed(call, per_thread, NULL, to, 1, from, 1, bytes, 0); }
+DEFINE_TWINS(cuMemcpyDtoD_v2, _ptds, device_to_device, (CUdeviceptr to, CUdeviceptr from, size_t bytes), to, from, bytes)
+SIM_EXPORTED CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes) { return device_to_device(__func__, 0, to, from, bytes); }
+
+static CUresult any_to_any(const char *call, int per_thread, CUdeviceptr to, CUdeviceptr from, size_t bytes) { return copy_typed(call, per_thread, NULL, to, 0, from, 0, bytes, 1); }
+DEFINE_TWINS(cuMemcpy, _ptds, any_to_any, (CUdeviceptr to, CUdeviceptr from, size_t bytes), to, from, bytes)
+
+static CUresult host_to_device_async(const char *call, int per_thread, CUdeviceptr to, const void *from, size_t bytes, CUstream stream) { return copy_typed(call, per_thread, stream, to, 1, address_of(from), 0, bytes, 0); }
+DEFINE_TWINS(cuMemcpyHtoDAsync_v2, _ptsz, host_to_device_async, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream), to, from, bytes, stream)
+SIM_EXPORTED CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr_v1 to, const void *from, unsigned int bytes, CUstream stream) { return host_to_device_async(__func__, 0, to, from, bytes, stream); }
+
+static CUresult device_to_host_async(const char *call, int per_thread, void *to, CUdeviceptr from, size_t bytes, CUstream stream) { return copy_typed(call, per_thread, stream, address_of(to), 0, from, 1, bytes, 0); }
+DEFINE_TWINS(cuMemcpyDtoHAsync_v2, _ptsz, device_to_host_async, (void *to, CUdeviceptr from, size_t bytes, CUstream stream), to, from, bytes, stream)
+SIM_EXPORTED CUresult CUDAAPI cuMemcpyDtoHAsync(void *to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream) { return device_to_host_async(__func__, 0, to, from, bytes, stream); }
+
+static CUresult device_to_device_async(const char *call, int per_thread, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) { return copy_typed(call, per_thread, stream, to, 1, from, 1, bytes, 0); }
+DEFINE_TWINS(cuMemcpyDtoDAsync_v2, _ptsz, device_to_device_async, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), to, from, bytes, stream)
+SIM_EXPORTED CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream) { return device_to_device_async(__func__, 0, to, from, bytes, stream); }
+
+static CUresult any_to_any_async(const char *call, int per_thread, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) { return copy_typed(call, per_thread, stream, to, 0, from, 0, bytes, 0); }
+DEFINE_TWINS(cuMemcpyAsync, _ptsz, any_to_any_async, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), to, from, bytes, stream)
+
+static CUresult peer(const char *call, int per_thread, CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes)
+{
+    return sim_context_valid(to_context) && sim_context_valid(from_context) ? copy_typed(call, per_thread, NULL, to, 1, from, 1, bytes, 1) : CUDA_ERROR_INVALID_CONTEXT;
+}
+DEFINE_TWINS(cuMemcpyPeer, _ptds, peer, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes), to, to_context, from, from_context, bytes)
+
+static CUresult peer_async(const char *call, int per_thread, CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream)
+{
+    return sim_context_valid(to_context) && sim_context_valid(from_context) ? copy_typed(call, per_thread, stream, to, 1, from, 1, bytes, 0) : CUDA_ERROR_INVALID_CONTEXT;
+}
+DEFINE_TWINS(cuMemcpyPeerAsync, _ptsz, peer_async, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream), to, to_context, from, from_context, bytes, stream)
+
+/* ---- boxes ---- */
+
+struct box_side { uint64_t base; uint64_t pitch, slice; };
+
+static CUresult side(CUmemorytype type, const void *host, CUdeviceptr device, CUarray array, uint64_t pitch, uint64_t height, struct box_side *out)
+{
+    (void)array;
+    if (type == CU_MEMORYTYPE_ARRAY)
+        return CUDA_ERROR_NOT_SUPPORTED; /* this driver has no arrays yet */
+    out->base = type == CU_MEMORYTYPE_HOST ? address_of(host) : device;
+    out->pitch = pitch;
+    out->slice = pitch * height;
+    return out->base ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult copy_box(CUstream stream, const CUDA_MEMCPY3D *box, int wait)
+{
+    struct box_side from, to;
+    size_t width = box->WidthInBytes, height = box->Height, depth = box->Depth;
+    if (width == 0 || height == 0 || depth == 0)
+        return CUDA_SUCCESS;
+    if (stream->capture)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = side(box->srcMemoryType, box->srcHost, box->srcDevice, box->srcArray, box->srcPitch ? box->srcPitch : width, box->srcHeight ? box->srcHeight : height, &from);
+    if (result == CUDA_SUCCESS)
+        result = side(box->dstMemoryType, box->dstHost, box->dstDevice, box->dstArray, box->dstPitch ? box->dstPitch : width, box->dstHeight ? box->dstHeight : height, &to);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if ((height > 1 || depth > 1) && (from.pitch < width || to.pitch < width))
+        return CUDA_ERROR_INVALID_VALUE;
+    enum sim_engine engine = SIM_ENGINES;
+    for (size_t z = 0; z < depth; z++)
+        for (size_t y = 0; y < height; y++) {
+            uint64_t source = from.base + (box->srcZ + z) * from.slice + (box->srcY + y) * from.pitch + box->srcXInBytes;
+            uint64_t destination = to.base + (box->dstZ + z) * to.slice + (box->dstY + y) * to.pitch + box->dstXInBytes;
+            result = sim_copy_now(destination, source, width, &engine);
+            if (result != CUDA_SUCCESS)
+                return result;
+        }
+    result = enqueue_copy(stream, engine, width * height * depth);
+    return result == CUDA_SUCCESS && wait ? sim_stream_drain(stream) : result;
+}
+
+static void flat_box(const CUDA_MEMCPY2D *flat, CUDA_MEMCPY3D *box)
+{
+    *box = (CUDA_MEMCPY3D){.srcXInBytes = flat->srcXInBytes, .srcY = flat->srcY, .srcMemoryType = flat->srcMemoryType, .srcHost = flat->srcHost,
+        .srcDevice = flat->srcDevice, .srcArray = flat->srcArray, .srcPitch = flat->srcPitch, .dstXInBytes = flat->dstXInBytes, .dstY = flat->dstY,
+        .dstMemoryType = flat->dstMemoryType, .dstHost = flat->dstHost, .dstDevice = flat->dstDevice, .dstArray = flat->dstArray, .dstPitch = flat->dstPitch,
+        .WidthInBytes = flat->WidthInBytes, .Height = flat->Height, .Depth = 1};
+}
+
+static CUresult flat_on(const char *call, int per_thread, const CUDA_MEMCPY2D *flat, CUstream given, int wait)
+{
+    CUstream stream;
+    CUDA_MEMCPY3D box;
+    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!flat)
+        return CUDA_ERROR_INVALID_VALUE;
+    flat_box(flat, &box);
+    return copy_box(stream, &box, wait);
+}
+
+static CUresult flat_sync(const char *call, int per_thread, const CUDA_MEMCPY2D *flat) { return flat_on(call, per_thread, flat, NULL, 1); }
+static CUresult flat_async(const char *call, int per_thread, const CUDA_MEMCPY2D *flat, CUstream stream) { return flat_on(call, per_thread, flat, stream, 0); }
+DEFINE_TWINS(cuMemcpy2D_v2, _ptds, flat_sync, (const CUDA_MEMCPY2D *flat), flat)
+DEFINE_TWINS(cuMemcpy2DUnaligned_v2, _ptds, flat_sync, (const CUDA_MEMCPY2D *flat), flat)
+DEFINE_TWINS(cuMemcpy2DAsync_v2, _ptsz, flat_async, (const CUDA_MEMCPY2D *flat, CUstream stream), flat, stream)
+
+static CUresult box_on(const char *call, int per_thread, const CUDA_MEMCPY3D *box, CUstream given, int wait)
+{
+    CUstream stream;
+    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    return box ? copy_box(stream, box, wait) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult box_sync(const char *call, int per_thread, const CUDA_MEMCPY3D *box) { return box_on(call, per_thread, box, NULL, 1); }
+static CUresult box_async(const char *call, int per_thread, const CUDA_MEMCPY3D *box, CUstream stream) { return box_on(call, per_thread, box, stream, 0); }
+DEFINE_TWINS(cuMemcpy3D_v2, _ptds, box_sync, (const CUDA_MEMCPY3D *box), box)
+DEFINE_TWINS(cuMemcpy3DAsync_v2, _ptsz, box_async, (const CUDA_MEMCPY3D *box, CUstream stream), box, stream)
+
+/* ---- fills ---- */
+
+void sim_fill_now(CUdeviceptr destination, size_t pitch, unsigned value, unsigned element, size_t width, size_t height)
+{
+    for (size_t y = 0; y < height; y++) {
+        unsigned char *row = pointer_of(destination + y * pitch);
+        size_t bytes = width * element;
+        if (value == 0 && bytes >= DROP_PAGES_FROM) { /* untouched pages are zero and cost nothing */
+            unsigned char *first = pointer_of((destination + y * pitch + PAGE - 1) / PAGE * PAGE);
+            size_t head = (size_t)(first - row), middle = (bytes - head) / PAGE * PAGE; /* first is not below row */
+            int saved = errno, dropped = 0;
+            sim_lock_driver();
+            const struct memory *memory = sim_memory_find(address_of(first));
+            if (memory && memory->kind != MEMORY_MAPPED && memory->kind != MEMORY_REGISTERED) /* only private mappings come back as zeros */
+                dropped = madvise(first, middle, MADV_DONTNEED) == 0;
+            sim_unlock_driver();
+            errno = saved;
+            if (dropped) {
+                memset(row, 0, head);
+                memset(first + middle, 0, bytes - head - middle);
+                continue;
+            }
+        }
+        if (element == 1) {
+            memset(row, (int)(value & 0xff), width); /* one byte */
+        } else if (element == 2) {
+            uint16_t *at = (uint16_t *)(void *)row; /* the address was checked to be a multiple of 2 */
+            for (size_t x = 0; x < width; x++)
+                at[x] = (uint16_t)value;
+        } else {
+            uint32_t *at = (uint32_t *)(void *)row; /* of 4 */
+            for (size_t x = 0; x < width; x++)
+                at[x] = value;
+        }
+    }
+}
+
+CUresult sim_fill(CUstream stream, CUdeviceptr destination, size_t pitch, unsigned value, unsigned element, size_t width, size_t height, int wait)
+{
+    int device;
+    if (width == 0 || height == 0)
+        return CUDA_SUCCESS;
+    if (destination % element || (height > 1 && (pitch < width * element || pitch % element)) || width > SIZE_MAX / element / height)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = sim_range_check(pointer_of(destination), (height - 1) * pitch + width * element, 0, &device);
+    if (result == CUDA_SUCCESS && !device)
+        result = sim_range_check(pointer_of(destination), 1, 1, &device); /* host memory that the driver knows will do */
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (stream->capture)
+        return wait ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : sim_capture_fill(stream, destination, pitch, value, element, width, height);
+    sim_fill_now(destination, pitch, value, element, width, height);
+    result = enqueue_copy(stream, SIM_ENGINE_D2D, width * height * element);
+    return result == CUDA_SUCCESS && wait ? sim_stream_drain(stream) : result;
+}
+
+static CUresult fill_on(const char *call, int per_thread, CUdeviceptr to, size_t pitch, unsigned value, unsigned element, size_t width, size_t height, CUstream given)
+{
+    CUstream stream;
+    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    return result == CUDA_SUCCESS ? sim_fill(stream, to, pitch, value, element, width, height, 0) : result;
+}
+
+#define DEFINE_FILL(bits, type, element) \
+    static CUresult fill_##bits(const char *call, int per_thread, CUdeviceptr to, type value, size_t count) { return fill_on(call, per_thread, to, 0, value, element, count, 1, NULL); } \
+    DEFINE_TWINS(cuMemsetD##bits##_v2, _ptds, fill_##bits, (CUdeviceptr to, type value, size_t count), to, value, count) \
+    SIM_EXPORTED CUresult CUDAAPI cuMemsetD##bits(CUdeviceptr_v1 to, type value, unsigned int count) { return fill_on(__func__, 0, to, 0, value, element, count, 1, NULL); } \
+    static CUresult fill_##bits##_async(const char *call, int per_thread, CUdeviceptr to, type value, size_t count, CUstream stream) { return fill_on(call, per_thread, to, 0, value, element, count, 1, stream); } \
+    DEFINE_TWINS(cuMemsetD##bits##Async, _ptsz, fill_##bits##_async, (CUdeviceptr to, type value, size_t count, CUstream stream), to, value, count, stream) \
+    static CUresult fill_flat_##bits(const char *call, int per_thread, CUdeviceptr to, size_t pitch, type value, size_t width, size_t height) { return fill_on(call, per_thread, to, pitch, value, element, width, height, NULL); } \
+    DEFINE_TWINS(cuMemsetD2D##bits##_v2, _ptds, fill_flat_##bits, (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height), to, pitch, value, width, height) \
+    static CUresult fill_flat_##bits##_async(const char *call, int per_thread, CUdeviceptr to, size_t pitch, type value, size_t width, size_t height, CUstream stream) { return fill_on(call, per_thread, to, pitch, value, element, width, height, stream); } \
+    DEFINE_TWINS(cuMemsetD2D##bits##Async, _ptsz, fill_flat_##bits##_async, (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height, CUstream stream), to, pitch, value, width, height, stream)
+
+DEFINE_FILL(8, unsigned char, 1)
+DEFINE_FILL(16, unsigned short, 2)
+DEFINE_FILL(32, unsigned int, 4)

@@ -1,0 +1,172 @@
+/* Initialisation, the way into every call, and what a fork means. */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+struct driver sim_driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static _Thread_local struct thread_state thread;
+static int fork_handlers_set;
+
+struct thread_state *sim_thread(void)
+{
+    if (__builtin_expect(thread.epoch != sim_driver.epoch, 0)) { /* the first call, or the first one after a fork */
+        memset(&thread, 0, sizeof thread);
+        thread.epoch = sim_driver.epoch;
+    }
+    return &thread;
+}
+
+void sim_lock_driver(void) { pthread_mutex_lock(&sim_driver.lock); }
+void sim_unlock_driver(void) { pthread_mutex_unlock(&sim_driver.lock); }
+
+CUresult sim_result(int status)
+{
+    switch (status) {
+    case SIM_OK: return CUDA_SUCCESS;
+    case SIM_NO_MEMORY: return CUDA_ERROR_OUT_OF_MEMORY;
+    case SIM_TABLE_FULL: return CUDA_ERROR_OUT_OF_MEMORY;
+    case SIM_GPU_GONE: return CUDA_ERROR_LAUNCH_FAILED;
+    default: return CUDA_ERROR_UNKNOWN;
+    }
+}
+
+/* The child starts as a process that never called cuInit; the parent's objects stay the parent's. */
+static void forget_in_child(void)
+{
+    pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    struct sim_machine *old = sim_driver.machine;
+    uint32_t epoch = sim_driver.epoch + 1;
+    memset(&sim_driver, 0, sizeof sim_driver);
+    sim_driver.lock = fresh;
+    sim_driver.epoch = epoch;
+    if (old)
+        sim_machine_detach(old);
+    sim_host_forget();
+}
+
+static void hold_for_fork(void) { sim_lock_driver(); }
+static void release_after_fork(void) { sim_unlock_driver(); }
+
+/* CUDA_VISIBLE_DEVICES: indices, or beginnings of UUIDs; the first entry that names no device, or one again, ends the list. */
+static void choose_devices(struct driver *driver)
+{
+    const struct sim_machine *machine = driver->machine;
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    uint32_t present[SIM_MAX_GPUS], count = 0;
+    for (uint32_t i = 0; i < machine->gpu_count; i++)
+        if (!machine->gpu[i].vanished)
+            present[count++] = i;
+    driver->device_count = 0;
+    if (!list) {
+        memcpy(driver->gpu_of, present, sizeof present);
+        driver->device_count = count;
+        return;
+    }
+    while (*list) {
+        while (*list == ' ')
+            list++;
+        size_t length = strcspn(list, ",");
+        uint32_t found = SIM_NONE;
+        if (strncasecmp(list, "GPU-", 4) == 0) {
+            for (uint32_t i = 0; i < count; i++)
+                if (length >= 5 && strncasecmp(machine->gpu[present[i]].info.uuid, list, length) == 0)
+                    found = found == SIM_NONE ? present[i] : SIM_MAX_GPUS; /* a beginning that fits two names none */
+        } else {
+            char *end;
+            unsigned long index = strtoul(list, &end, 10);
+            if (end != list && list[0] != '-' && index < count)
+                found = present[index];
+        }
+        if (found >= SIM_MAX_GPUS)
+            break;
+        for (uint32_t i = 0; i < driver->device_count; i++)
+            if (driver->gpu_of[i] == found)
+                found = SIM_NONE;
+        if (found == SIM_NONE) {
+            driver->device_count = 0; /* the same device twice: the driver offers none at all */
+            break;
+        }
+        driver->gpu_of[driver->device_count++] = found;
+        list += length;
+        if (*list == ',')
+            list++;
+    }
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuInit(unsigned int flags)
+{
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = CUDA_SUCCESS;
+    sim_lock_driver();
+    struct driver *driver = &sim_driver;
+    if (!driver->ready) {
+        if (!driver->machine && sim_machine_attach_environment(&driver->machine) != SIM_OK)
+            result = CUDA_ERROR_NO_DEVICE;
+        struct sim_fault_hit hit = {0};
+        if (result == CUDA_SUCCESS && sim_fault_check(driver->machine, __func__, -1, &hit) == SIM_FAULT_RETURN)
+            result = (CUresult)hit.value; /* the code that the fault asks for */
+        if (result == CUDA_SUCCESS) {
+            choose_devices(driver);
+            if (driver->device_count == 0)
+                result = CUDA_ERROR_NO_DEVICE;
+        }
+        if (result == CUDA_SUCCESS && sim_process_register(driver->machine, &driver->process) != SIM_OK)
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        if (result == CUDA_SUCCESS) {
+            if (!fork_handlers_set) {
+                fork_handlers_set = 1;
+                pthread_atfork(hold_for_fork, release_after_fork, forget_in_child);
+            }
+            driver->next_id = 1;
+            __atomic_store_n(&driver->ready, 1, __ATOMIC_RELEASE); /* everything is set up before a call may see it */
+            sim_trace(driver->machine, __func__, 0);
+        }
+    }
+    sim_unlock_driver();
+    return result;
+}
+
+static CUresult check_fault(const char *call, int32_t gpu)
+{
+    struct sim_fault_hit hit;
+    CUresult result = CUDA_SUCCESS;
+    if (sim_fault_check(sim_driver.machine, call, gpu, &hit) == SIM_FAULT_RETURN)
+        result = (CUresult)hit.value; /* the code that the fault asks for */
+    sim_trace(sim_driver.machine, call, result);
+    return result;
+}
+
+static int ready(void) { return __atomic_load_n(&sim_driver.ready, __ATOMIC_ACQUIRE) != 0; /* pairs with cuInit */ }
+
+CUresult sim_enter(const char *call)
+{
+    if (__builtin_expect(!ready(), 0))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUcontext context = sim_current_context();
+    return check_fault(call, context && context->kind == HANDLE_CONTEXT ? (int32_t)context->gpu : -1);
+}
+
+CUresult sim_enter_context(const char *call, CUcontext *context)
+{
+    if (__builtin_expect(!ready(), 0))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    *context = sim_current_context();
+    if (!*context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if ((*context)->kind != HANDLE_CONTEXT)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return check_fault(call, (int32_t)(*context)->gpu); /* below SIM_MAX_GPUS */
+}
+
+CUresult sim_enter_device(const char *call, CUdevice device)
+{
+    if (__builtin_expect(!ready(), 0))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (device < 0 || (uint32_t)device >= sim_driver.device_count)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return check_fault(call, (int32_t)sim_driver.gpu_of[device]); /* below SIM_MAX_GPUS */
+}

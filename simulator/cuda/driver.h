@@ -1,0 +1,231 @@
+/* The simulated driver's own objects, as its files share them. */
+#ifndef SIM_DRIVER_H
+#define SIM_DRIVER_H
+
+#include "core.h"
+#include "cuda_abi.h"
+
+#define SIM_EXPORTED __attribute__((visibility("default")))
+#define MAX_CONTEXT_DEPTH 32
+#define MAX_THREAD_STREAMS 8
+
+/* Handles start with a word that says what they are; a destroyed one keeps its memory and loses the word. */
+enum handle_kind { HANDLE_DEAD = 0, HANDLE_CONTEXT = 0x43545831, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_POOL, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC };
+
+struct CUctx_st {
+    uint32_t kind;
+    uint32_t device;           /* CUDA ordinal */
+    uint32_t gpu;              /* row in the machine */
+    uint32_t flags;
+    uint32_t primary;
+    uint32_t api_version;
+    uint64_t id;
+    uint32_t sm_limit;         /* 0: all SMs */
+    uint32_t sync_count;       /* host functions being run: see host.c */
+    CUstream legacy;           /* the default stream */
+    CUstream streams;          /* all streams of the context, linked by next */
+    uint64_t limits[CU_LIMIT_MAX];
+    uint32_t peers;            /* bit n: may access device n */
+    CUcontext next;            /* of all contexts */
+};
+
+struct CUstream_st {
+    uint32_t kind;
+    uint32_t row;              /* in the machine */
+    CUcontext context;
+    uint32_t flags;
+    int32_t priority;
+    uint64_t id;
+    CUgraph capture;           /* not NULL: being captured */
+    uint32_t capture_mode;
+    uint32_t capture_status;
+    uint32_t capture_origin;   /* the stream that began it, and may end it */
+    CUgraphNode *capture_after; /* what the next node will depend on */
+    size_t capture_after_count;
+    uint64_t capture_id;
+    uint32_t host_functions;   /* enqueued and not yet called */
+    CUstream next;
+};
+
+struct CUevent_st {
+    uint32_t kind;
+    uint32_t row;
+    CUcontext context;
+    uint32_t flags;
+    uint64_t base;             /* the row's sequence when it became this event's */
+    uint64_t recorded;         /* sequence of the last record; base: never recorded */
+    CUgraph captured_graph;    /* not NULL: last recorded in a stream that was being captured */
+    CUgraphNode *captured_after;
+    size_t captured_after_count;
+};
+
+struct CUfunc_st {
+    uint32_t kind;
+    CUmodule module;
+    struct CUfunc_st *next;
+    uint32_t max_dynamic_shared;
+    uint32_t carveout;
+    uint32_t block[3];         /* legacy cuFuncSetBlockShape */
+    uint32_t legacy_shared;
+    uint32_t fixed_cost;       /* the cost does not depend on the grid */
+    uint64_t cost_ns;
+    char name[];
+};
+
+struct CUmod_st {
+    uint32_t kind;
+    uint32_t is_library;       /* a library's functions belong to no context */
+    CUcontext context;
+    CUfunction functions;
+    char **names;              /* functions listed in a text image; NULL: any name is taken */
+    size_t name_count;
+};
+
+struct CUmemPoolHandle_st {
+    uint32_t kind;
+    uint32_t gpu;
+    uint32_t device;
+    uint32_t host;             /* a pool of host memory: never charged */
+    uint32_t destroyed;
+    uint64_t threshold;
+    uint64_t used, used_high, reserved, reserved_high;
+    CUmemPoolProps props;
+    CUmemoryPool next;
+};
+
+enum memory_kind { MEMORY_DEVICE = 1, MEMORY_MANAGED, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_RESERVED, MEMORY_MAPPED, MEMORY_POOLED, MEMORY_GRAPH, MEMORY_IPC };
+
+struct memory {                /* one range of addresses that the driver knows */
+    uint64_t start, size;      /* size as asked for */
+    uint64_t mapped;           /* bytes mapped at start */
+    uint64_t charged;
+    uint32_t kind;
+    uint32_t gpu, device;
+    uint32_t host_flags;
+    uint64_t id;
+    CUcontext context;
+    CUmemoryPool pool;
+    struct vmm_handle *handle; /* MEMORY_MAPPED */
+    struct memory *left, *right, *parent_link;
+    uint32_t rank;             /* treap priority */
+    uint32_t sync_memops;
+};
+
+struct driver {
+    struct sim_machine *machine;
+    uint32_t process;
+    uint32_t ready;
+    uint32_t epoch;            /* grows in each fork child */
+    uint32_t device_count;
+    uint32_t gpu_of[SIM_MAX_GPUS];
+    CUcontext primary[SIM_MAX_GPUS];
+    uint32_t primary_references[SIM_MAX_GPUS];
+    uint32_t primary_flags[SIM_MAX_GPUS];
+    CUcontext contexts;
+    CUmemoryPool default_pool[SIM_MAX_GPUS], current_pool[SIM_MAX_GPUS];
+    CUmemoryPool pools;
+    struct memory *memory;     /* root */
+    uint64_t next_id;
+    uint64_t graph_used[SIM_MAX_GPUS], graph_used_high[SIM_MAX_GPUS], graph_reserved[SIM_MAX_GPUS], graph_reserved_high[SIM_MAX_GPUS];
+    pthread_mutex_t lock;      /* guards all of the above; never held while waiting for a GPU */
+};
+extern struct driver sim_driver;
+
+struct thread_stream { CUcontext context; uint64_t context_id; CUstream stream; };
+struct thread_state {
+    uint32_t epoch;
+    uint32_t depth;
+    uint32_t capture_mode;
+    CUcontext stack[MAX_CONTEXT_DEPTH];
+    struct thread_stream streams[MAX_THREAD_STREAMS];
+};
+struct thread_state *sim_thread(void);
+
+/* Every call begins with one of these: initialised, not forked, fault asked for, current context known. */
+CUresult sim_enter(const char *call);                          /* no context needed */
+CUresult sim_enter_context(const char *call, CUcontext *context); /* a current context is */
+CUresult sim_enter_device(const char *call, CUdevice device);
+#define ENTER() do { CUresult entered_ = sim_enter(__func__); if (entered_ != CUDA_SUCCESS) return entered_; } while (0)
+#define ENTER_CONTEXT(context) do { CUresult entered_ = sim_enter_context(__func__, &(context)); if (entered_ != CUDA_SUCCESS) return entered_; } while (0)
+#define ENTER_DEVICE(device) do { CUresult entered_ = sim_enter_device(__func__, (device)); if (entered_ != CUDA_SUCCESS) return entered_; } while (0)
+
+/* Enters a call on a stream: NULL means the legacy stream or, in the twins for per-thread streams, the thread's own. */
+CUresult sim_enter_stream(const char *call, int per_thread, CUstream given, CUstream *stream);
+
+/* Defines an exported function and its twin for per-thread default streams, both by `body(call, per_thread, arguments…)`. */
+#define DEFINE_TWINS(name, suffix, body, parameters, ...) \
+    CUresult CUDAAPI name parameters; \
+    SIM_EXPORTED CUresult CUDAAPI name parameters { return body(#name, 0, __VA_ARGS__); } \
+    CUresult CUDAAPI name##suffix parameters; \
+    SIM_EXPORTED CUresult CUDAAPI name##suffix parameters { return body(#name #suffix, 1, __VA_ARGS__); }
+
+CUresult sim_result(int status); /* of a core function */
+void sim_lock_driver(void);
+void sim_unlock_driver(void);
+static inline struct sim_machine *sim_here(void) { return sim_driver.machine; }
+
+/* context.c */
+CUcontext sim_current_context(void);
+int sim_context_valid(CUcontext context);
+CUresult sim_primary_context(uint32_t device, CUcontext *out); /* made when there is none; counts no reference */
+
+/* stream.c */
+CUresult sim_stream_resolve(CUcontext context, CUstream given, int per_thread, CUstream *out);
+CUresult sim_stream_create(CUcontext context, uint32_t flags, int32_t priority, CUstream *out);
+void sim_stream_free(CUstream stream);
+CUresult sim_context_synchronize(CUcontext context);
+CUresult sim_stream_drain(CUstream stream);
+CUresult sim_enqueue(CUstream stream, const struct sim_item *item);
+
+/* host.c */
+CUresult sim_host_enqueue(CUstream stream, CUhostFn function, void *argument);
+void sim_host_forget(void); /* in a fork child: the helper thread stayed with the parent */
+
+/* memory_map.c: driver lock held */
+struct memory *sim_memory_find(uint64_t address);
+struct memory *sim_memory_next(uint64_t address); /* first range that ends above address */
+void sim_memory_insert(struct memory *memory);
+void sim_memory_remove(struct memory *memory);
+
+/* memory.c */
+void *sim_memory_room(uint64_t bytes);
+CUresult sim_memory_new(CUcontext context, uint32_t gpu, uint32_t device, uint64_t bytes, uint32_t kind, uint64_t charge, struct memory **out);
+void sim_memory_delete(struct memory *memory, int refund); /* driver lock held */
+CUresult sim_range_check(const void *address, uint64_t bytes, int must_be_device, int *device);
+void sim_memory_drop_context(CUcontext context);
+
+/* pool.c */
+CUresult sim_pool_allocate(CUmemoryPool pool, CUcontext context, uint64_t bytes, CUdeviceptr *out);
+void sim_pool_give_back(struct memory *memory); /* driver lock held */
+void sim_pools_trim(uint32_t gpu);
+CUmemoryPool sim_pool_current(uint32_t device);
+
+/* copy.c */
+CUresult sim_copy_now(CUdeviceptr destination, CUdeviceptr source, size_t bytes, enum sim_engine *engine);
+CUresult sim_copy(CUstream stream, CUdeviceptr destination, CUdeviceptr source, size_t bytes, int wait);
+CUresult sim_fill(CUstream stream, CUdeviceptr destination, size_t pitch, unsigned value, unsigned element, size_t width, size_t height, int wait);
+void sim_fill_now(CUdeviceptr destination, size_t pitch, unsigned value, unsigned element, size_t width, size_t height);
+
+/* launch.c */
+struct launch { CUfunction function; uint32_t grid[3], block[3], shared; };
+CUresult sim_launch(CUstream stream, const struct launch *launch, int cooperative);
+CUresult sim_launch_check(CUcontext context, const struct launch *launch, int cooperative);
+void sim_launch_item(CUcontext context, const struct launch *launch, struct sim_item *item);
+uint64_t sim_blocks_resident(CUcontext context, CUfunction function, uint32_t threads, uint64_t shared);
+
+/* graph.c */
+CUresult sim_capture_kernel(CUstream stream, const struct launch *launch);
+CUresult sim_capture_copy(CUstream stream, CUdeviceptr destination, CUdeviceptr source, size_t bytes);
+CUresult sim_capture_fill(CUstream stream, CUdeviceptr destination, size_t pitch, unsigned value, unsigned element, size_t width, size_t height);
+CUresult sim_capture_host(CUstream stream, CUhostFn function, void *argument);
+CUresult sim_capture_allocate(CUstream stream, CUdeviceptr *out, size_t bytes);
+CUresult sim_capture_free(CUstream stream, CUdeviceptr address);
+void sim_capture_end(CUgraph graph, CUstreamCaptureStatus status);
+CUresult sim_capture_record(CUstream stream, CUevent event);
+CUresult sim_capture_wait(CUstream stream, CUevent event);
+
+/* module.c */
+CUresult sim_module_function(CUmodule module, const char *name, CUfunction *out);
+CUfunction sim_function_of(CUfunction or_kernel); /* NULL when it is neither */
+
+#endif

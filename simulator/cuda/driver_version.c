@@ -1,0 +1,163 @@
+/* Versions, error names, private tables, and what happens where there is nothing. */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int sim_symbol_missing(const char *symbol);
+int sim_stub(const char *symbol);
+int sim_look_up(const char *name, int version, uint64_t flags, void **address); /* lookup.c */
+
+int sim_symbol_missing(const char *symbol)
+{
+    struct sim_fault_hit hit;
+    struct sim_machine *machine = sim_driver.machine; /* NULL before cuInit: then there are no faults */
+    return machine && sim_fault_check(machine, symbol, -1, &hit) == SIM_FAULT_MISSING;
+}
+
+int sim_stub(const char *symbol)
+{
+    if (sim_driver.machine)
+        sim_trace(sim_driver.machine, symbol, CUDA_ERROR_NOT_SUPPORTED);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* Works before cuInit, as the real one does; with no machine it is the version this driver was written for. */
+SIM_EXPORTED CUresult CUDAAPI cuDriverGetVersion(int *version)
+{
+    if (!version)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct sim_machine *machine = sim_driver.machine;
+    if (!machine) {
+        struct sim_machine *peek;
+        *version = 13000;
+        if (sim_machine_attach_environment(&peek) == SIM_OK) {
+            *version = (int)peek->system.cuda_version; /* five digits */
+            sim_machine_detach(peek);
+        }
+        return CUDA_SUCCESS;
+    }
+    *version = (int)machine->system.cuda_version; /* five digits */
+    return CUDA_SUCCESS;
+}
+
+/* Tables private to the vendor's own libraries: none of them is imitated. */
+SIM_EXPORTED CUresult CUDAAPI cuGetExportTable(const void **table, const CUuuid *id)
+{
+    (void)table;
+    (void)id;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+static const struct { int code; const char *name, *text; } errors[] = {
+    {0, "CUDA_SUCCESS", "no error"},
+    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {4, "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
+    {34, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"},
+    {46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"},
+    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {205, "CUDA_ERROR_MAP_FAILED", "mapping of buffer object failed"},
+    {208, "CUDA_ERROR_ALREADY_MAPPED", "resource already mapped"},
+    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {211, "CUDA_ERROR_NOT_MAPPED", "resource not mapped"},
+    {214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
+    {217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
+    {301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found"},
+    {304, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS"},
+    {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {401, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
+    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {600, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
+    {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
+    {704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
+    {705, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "peer access has not been enabled"},
+    {708, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "cannot set while device is active in this process"},
+    {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
+    {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
+    {800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
+    {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {802, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"},
+    {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"},
+    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+    {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
+    {902, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "operation would result in a merge of separate capture sequences"},
+    {903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not ended in the same stream as it began"},
+    {904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
+    {905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"},
+    {906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing blocking stream"},
+    {907, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
+    {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+
+static int find_error(CUresult code)
+{
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        if (errors[i].code == (int)code) /* enumerators are ints */
+            return (int)i;               /* a few dozen */
+    return -1;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuGetErrorName(CUresult error, const char **text)
+{
+    if (!text)
+        return CUDA_ERROR_INVALID_VALUE;
+    int at = find_error(error);
+    *text = at < 0 ? NULL : errors[at].name;
+    return at < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuGetErrorString(CUresult error, const char **text)
+{
+    if (!text)
+        return CUDA_ERROR_INVALID_VALUE;
+    int at = find_error(error);
+    *text = at < 0 ? NULL : errors[at].text;
+    return at < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+/* ---- cuGetProcAddress: what real drivers were measured to answer; see tests/test_lookup.c ---- */
+
+#define FLAGS_KNOWN ((cuuint64_t)(CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM))
+
+CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags);
+SIM_EXPORTED CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
+{
+    void *address;
+    if (!symbol || !pfn || (flags & ~FLAGS_KNOWN))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (sim_look_up(symbol, version, flags, &address) != CU_GET_PROC_ADDRESS_SUCCESS)
+        return CUDA_ERROR_NOT_FOUND; /* and *pfn stays as it was */
+    *pfn = address;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+{
+    void *address = NULL;
+    if (!symbol || !pfn || (flags & ~FLAGS_KNOWN))
+        return CUDA_ERROR_INVALID_VALUE;
+    int found = sim_look_up(symbol, version, flags, &address);
+    if (status || found == CU_GET_PROC_ADDRESS_SUCCESS)
+        *pfn = address; /* a caller without a status gets no NULL either: what it had there stays */
+    if (status)
+        *status = (CUdriverProcAddressQueryResult)found; /* lookup.c has the same three values */
+    return CUDA_SUCCESS;
+}
+
+/* What the public header makes of the name in a program built for per-thread default streams. */
+CUresult CUDAAPI cuGetProcAddress_v2_ptsz(const char *symbol, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status);
+SIM_EXPORTED CUresult CUDAAPI cuGetProcAddress_v2_ptsz(const char *symbol, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+{
+    return cuGetProcAddress_v2(symbol, pfn, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status);
+}

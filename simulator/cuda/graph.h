@@ -1,0 +1,61 @@
+/* Graphs, as graph.c (building), graph_run.c (running) and capture.c (recording streams) share them. */
+#ifndef SIM_GRAPH_H
+#define SIM_GRAPH_H
+
+#include "driver.h"
+
+struct copy_node { CUdeviceptr destination, source; size_t bytes; };
+struct fill_node { CUdeviceptr destination; size_t pitch, width, height; unsigned value, element; };
+struct host_node { CUhostFn function; void *argument; };
+
+struct CUgraphNode_st {
+    uint32_t kind;
+    CUgraphNodeType type;
+    CUgraph graph;
+    CUgraphNode *after;          /* dependencies */
+    size_t after_count;
+    size_t order;                /* scratch of the topological sort */
+    CUgraphNode original;        /* in an executable graph: the node it was copied from */
+    union {
+        struct launch kernel;
+        struct copy_node copy;
+        CUDA_MEMCPY3D box;
+        struct fill_node fill;
+        struct host_node host;
+        CUgraph child;           /* the node's own copy */
+        CUevent event;
+        CUDA_MEM_ALLOC_NODE_PARAMS allocation;
+        CUdeviceptr free_address;
+    };
+    uint32_t is_box;
+    CUgraphNode next;
+};
+
+struct CUgraph_st {
+    uint32_t kind;
+    uint32_t is_copy;            /* belongs to an executable graph or a parent node: its addresses are another graph's */
+    CUcontext context;
+    CUgraphNode nodes, *end;     /* in order of creation */
+    size_t count;
+};
+
+struct CUgraphExec_st {
+    uint32_t kind;
+    CUcontext context;
+    CUgraph graph;               /* own copy */
+    CUgraphNode *sorted;
+    uint64_t flags;
+};
+
+CUgraph sim_graph_new(CUcontext context);
+void sim_graph_free(CUgraph graph);
+CUgraph sim_graph_copy(CUgraph graph);
+CUresult sim_graph_add(CUgraph graph, CUgraphNodeType type, const CUgraphNode *after, size_t count, CUgraphNode *out);
+CUresult sim_graph_add_allocation(CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params, CUgraphNode *out);
+CUgraphNode *sim_graph_sort(CUgraph graph); /* NULL: a cycle, or no memory */
+CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream);
+CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
+static inline int sim_graph_valid(CUgraph graph) { return graph && graph->kind == HANDLE_GRAPH; }
+static inline int sim_node_valid(CUgraphNode node) { return node && node->kind == HANDLE_NODE; }
+
+#endif

@@ -1,0 +1,485 @@
+/* Device, managed and host memory. A device buffer is a private mapping that costs nothing until touched,
+ * so copies round-trip truthfully; what the GPU has left is the ledger's to say. */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PAGE UINT64_C(4096)
+
+static uint64_t whole_pages(uint64_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+/* Device addresses are ordinary addresses of this process: the two integer types have the same width. */
+static void *pointer_of(uint64_t address) { return (void *)(uintptr_t)address; }
+static uint64_t address_of(const void *pointer) { return (uint64_t)(uintptr_t)pointer; }
+
+void *sim_memory_room(uint64_t bytes)
+{
+    int saved = errno;
+    void *room = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    errno = saved;
+    return room == MAP_FAILED ? NULL : room;
+}
+
+CUresult sim_memory_new(CUcontext context, uint32_t gpu, uint32_t device, uint64_t bytes, uint32_t kind, uint64_t charge, struct memory **out)
+{
+    if (bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > UINT64_MAX / 4)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    int status = charge ? sim_charge(sim_here(), gpu, sim_driver.process, charge) : SIM_OK;
+    if (status != SIM_OK)
+        return sim_result(status);
+    struct memory *memory = calloc(1, sizeof *memory);
+    void *room = memory ? sim_memory_room(whole_pages(bytes)) : NULL;
+    if (!room) {
+        free(memory);
+        if (charge)
+            sim_refund(sim_here(), gpu, sim_driver.process, charge);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memory->start = address_of(room);
+    memory->size = bytes;
+    memory->mapped = whole_pages(bytes);
+    memory->charged = charge;
+    memory->kind = kind;
+    memory->gpu = gpu;
+    memory->device = device;
+    memory->context = context;
+    sim_lock_driver();
+    memory->id = sim_driver.next_id++;
+    sim_memory_insert(memory);
+    sim_unlock_driver();
+    *out = memory;
+    return CUDA_SUCCESS;
+}
+
+void sim_memory_delete(struct memory *memory, int refund)
+{
+    sim_memory_remove(memory);
+    if (memory->mapped)
+        munmap(pointer_of(memory->start), memory->mapped);
+    if (refund && memory->charged)
+        sim_refund(sim_here(), memory->gpu, sim_driver.process, memory->charged);
+    free(memory);
+}
+
+void sim_memory_drop_context(CUcontext context)
+{
+    sim_lock_driver();
+    uint64_t at = 0;
+    for (struct memory *memory; (memory = sim_memory_next(at));) {
+        at = memory->start + memory->size;
+        if (memory->context == context && (memory->kind == MEMORY_DEVICE || memory->kind == MEMORY_MANAGED || memory->kind == MEMORY_HOST || memory->kind == MEMORY_GRAPH))
+            sim_memory_delete(memory, 1);
+    }
+    sim_unlock_driver();
+}
+
+CUresult sim_range_check(const void *address, uint64_t bytes, int must_be_device, int *device)
+{
+    CUresult result = CUDA_SUCCESS;
+    uint64_t at = address_of(address), end = at + bytes;
+    *device = 0;
+    sim_lock_driver();
+    const struct memory *memory = sim_memory_find(at);
+    if (!memory) {
+        if (must_be_device)
+            result = CUDA_ERROR_INVALID_VALUE;
+    } else {
+        *device = memory->kind != MEMORY_HOST && memory->kind != MEMORY_REGISTERED;
+        /* Mappings of virtual ranges may lie side by side and be copied as one. */
+        while (memory && memory->start + memory->size < end && memory->kind == MEMORY_MAPPED)
+            memory = sim_memory_find(memory->start + memory->size);
+        if (!memory || memory->start + memory->size < end || memory->kind == MEMORY_RESERVED)
+            result = CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_unlock_driver();
+    return result;
+}
+
+static CUresult allocate(CUdeviceptr *out, size_t bytes, uint32_t kind)
+{
+    CUcontext context = sim_current_context();
+    struct memory *memory;
+    if (!out)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = sim_memory_new(context, context->gpu, context->device, bytes, kind, sim_charged_size(sim_here(), bytes), &memory);
+    if (result == CUDA_SUCCESS)
+        *out = memory->start;
+    return result;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    return allocate(address, bytes, MEMORY_DEVICE);
+}
+
+/* The first interface has 32-bit addresses, which a 64-bit process cannot use for buffers of this driver. */
+SIM_EXPORTED CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *address, unsigned int bytes)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    if (!address || !bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUdeviceptr wide;
+    uint64_t charge = sim_charged_size(sim_here(), bytes);
+    int status = sim_charge(sim_here(), context->gpu, sim_driver.process, charge);
+    if (status != SIM_OK)
+        return sim_result(status);
+    int saved = errno;
+    void *room = mmap(NULL, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_32BIT, -1, 0);
+    errno = saved;
+    struct memory *memory = room == MAP_FAILED ? NULL : calloc(1, sizeof *memory);
+    if (!memory) {
+        if (room != MAP_FAILED)
+            munmap(room, whole_pages(bytes));
+        sim_refund(sim_here(), context->gpu, sim_driver.process, charge);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    wide = address_of(room);
+    *memory = (struct memory){.start = wide, .size = bytes, .mapped = whole_pages(bytes), .charged = charge, .kind = MEMORY_DEVICE,
+                              .gpu = context->gpu, .device = context->device, .context = context};
+    sim_lock_driver();
+    memory->id = sim_driver.next_id++;
+    sim_memory_insert(memory);
+    sim_unlock_driver();
+    *address = (CUdeviceptr_v1)wide; /* MAP_32BIT: it fits */
+    return CUDA_SUCCESS;
+}
+
+static CUresult allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    if (!pitch || !width || !height || (element != 4 && element != 8 && element != 16))
+        return CUDA_ERROR_INVALID_VALUE;
+    *pitch = (width + 511) / 512 * 512;
+    return allocate(address, *pitch * height, MEMORY_DEVICE);
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    return allocate_pitch(address, pitch, width, height, element);
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    if ((flags & 7) == 0 || (flags & ~7u)) /* attach to global, host or single */
+        return CUDA_ERROR_INVALID_VALUE;
+    return allocate(address, bytes, MEMORY_MANAGED);
+}
+
+static CUresult release(CUdeviceptr address)
+{
+    if (!address)
+        return CUDA_SUCCESS;
+    sim_lock_driver();
+    struct memory *memory = sim_memory_find(address);
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    if (memory && memory->start == address) {
+        switch (memory->kind) {
+        case MEMORY_DEVICE:
+        case MEMORY_MANAGED:
+            result = CUDA_SUCCESS;
+            break;
+        case MEMORY_POOLED:
+        case MEMORY_GRAPH:
+            result = CUDA_SUCCESS;
+            if (memory->pool)
+                sim_pool_give_back(memory);
+            break;
+        default:
+            break;
+        }
+    }
+    CUcontext owner = result == CUDA_SUCCESS ? memory->context : NULL;
+    sim_unlock_driver();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (sim_context_valid(owner)) /* cuMemFree waits for the work that may use the memory */
+        sim_context_synchronize(owner);
+    sim_lock_driver();
+    memory = sim_memory_find(address); /* another thread may have freed it meanwhile */
+    if (memory && memory->start == address && memory->kind == MEMORY_GRAPH) { /* the address belongs to its node, which may allocate it again */
+        sim_driver.graph_used[memory->gpu] -= memory->charged;
+        if (memory->charged)
+            sim_refund(sim_here(), memory->gpu, sim_driver.process, memory->charged);
+        memory->charged = 0;
+    } else if (memory && memory->start == address) {
+        sim_memory_delete(memory, 1);
+    }
+    sim_unlock_driver();
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    return release(address);
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 address)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    return release(address);
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    if (!free_bytes || !total_bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct sim_machine *machine = sim_here();
+    const struct sim_gpu *gpu = &machine->gpu[context->gpu];
+    if (gpu->lost || gpu->vanished)
+        return CUDA_ERROR_UNKNOWN;
+    *free_bytes = sim_gpu_free_bytes(machine, context->gpu);
+    *total_bytes = gpu->info.memory_total_bytes - gpu->info.memory_reserved_bytes;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes)
+{
+    size_t wide_free, wide_total;
+    if (!free_bytes || !total_bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = cuMemGetInfo_v2(&wide_free, &wide_total);
+    if (result == CUDA_SUCCESS) { /* the old 32-bit interface cannot say more */
+        *free_bytes = wide_free > UINT32_MAX ? UINT32_MAX : (unsigned)wide_free;
+        *total_bytes = wide_total > UINT32_MAX ? UINT32_MAX : (unsigned)wide_total;
+    }
+    return result;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    sim_lock_driver();
+    const struct memory *memory = sim_memory_find(address);
+    CUresult result = memory && memory->kind != MEMORY_REGISTERED ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    if (result == CUDA_SUCCESS) {
+        if (base)
+            *base = memory->start;
+        if (size)
+            *size = memory->size;
+    }
+    sim_unlock_driver();
+    return result;
+}
+
+/* ---- host memory: real, pinned in name only, and never charged to a GPU ---- */
+
+static CUresult allocate_host(void **out, size_t bytes, unsigned flags)
+{
+    CUcontext context = sim_current_context();
+    struct memory *memory;
+    if (!out)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = sim_memory_new(context, context->gpu, context->device, bytes, MEMORY_HOST, 0, &memory);
+    if (result == CUDA_SUCCESS) {
+        memory->host_flags = flags;
+        *out = pointer_of(memory->start);
+    }
+    return result;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemAllocHost_v2(void **pointer, size_t bytes)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    return allocate_host(pointer, bytes, 0);
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemAllocHost(void **pointer, unsigned int bytes)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    return allocate_host(pointer, bytes, 0);
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemHostAlloc(void **pointer, size_t bytes, unsigned int flags)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    return flags & ~7u ? CUDA_ERROR_INVALID_VALUE : allocate_host(pointer, bytes, flags);
+}
+
+static CUresult forget_host(const void *pointer, uint32_t kind, CUresult missing)
+{
+    sim_lock_driver();
+    struct memory *memory = sim_memory_find(address_of(pointer));
+    CUresult result = memory && memory->kind == kind && memory->start == address_of(pointer) ? CUDA_SUCCESS : missing;
+    if (result == CUDA_SUCCESS)
+        sim_memory_delete(memory, 0);
+    sim_unlock_driver();
+    return result;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemFreeHost(void *pointer)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    return pointer ? forget_host(pointer, MEMORY_HOST, CUDA_ERROR_INVALID_VALUE) : CUDA_SUCCESS;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned int flags)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    if (!pointer || !bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct memory *memory = calloc(1, sizeof *memory);
+    if (!memory)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *memory = (struct memory){.start = address_of(pointer), .size = bytes, .kind = MEMORY_REGISTERED, .gpu = context->gpu,
+                              .device = context->device, .host_flags = flags, .context = context};
+    sim_lock_driver();
+    const struct memory *next = sim_memory_next(memory->start);
+    CUresult result = next && next->start < memory->start + bytes ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) {
+        memory->id = sim_driver.next_id++;
+        sim_memory_insert(memory);
+    }
+    sim_unlock_driver();
+    if (result != CUDA_SUCCESS)
+        free(memory);
+    return result;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemHostRegister(void *pointer, size_t bytes, unsigned int flags) { return cuMemHostRegister_v2(pointer, bytes, flags); }
+
+SIM_EXPORTED CUresult CUDAAPI cuMemHostUnregister(void *pointer)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    return forget_host(pointer, MEMORY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *pointer, unsigned int flags)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    if (!address || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock_driver();
+    const struct memory *memory = sim_memory_find(address_of(pointer));
+    sim_unlock_driver();
+    if (!memory || (memory->kind != MEMORY_HOST && memory->kind != MEMORY_REGISTERED))
+        return CUDA_ERROR_INVALID_VALUE;
+    *address = address_of(pointer);
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMemHostGetFlags(unsigned int *flags, void *pointer)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    sim_lock_driver();
+    const struct memory *memory = sim_memory_find(address_of(pointer));
+    CUresult result = flags && memory && memory->kind == MEMORY_HOST ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *flags = memory->host_flags;
+    sim_unlock_driver();
+    return result;
+}
+
+/* ---- questions about pointers ---- */
+
+static CUresult pointer_attribute(void *out, int which, CUdeviceptr address)
+{
+    const struct memory *memory = sim_memory_find(address);
+    if (!memory)
+        return CUDA_ERROR_INVALID_VALUE;
+    int host = memory->kind == MEMORY_HOST || memory->kind == MEMORY_REGISTERED;
+    switch (which) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)out = memory->context; break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)out = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)out = address; break;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        if (!host && memory->kind != MEMORY_MANAGED)
+            return CUDA_ERROR_INVALID_VALUE;
+        *(void **)out = pointer_of(address);
+        break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(int *)out = memory->sync_memops != 0; break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)out = memory->id; break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(int *)out = memory->kind == MEMORY_MANAGED; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = (int)memory->device; break; /* small */
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(int *)out = 0; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = memory->start; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = memory->size; break;
+    case CU_POINTER_ATTRIBUTE_MAPPED: *(int *)out = memory->kind != MEMORY_RESERVED; break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)out = memory->pool; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuPointerGetAttribute(void *out, CUpointer_attribute which, CUdeviceptr address)
+{
+    ENTER();
+    if (!out)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock_driver();
+    CUresult result = pointer_attribute(out, (int)which, address); /* enumerators are ints */
+    sim_unlock_driver();
+    return result;
+}
+
+/* Unlike the single question, unknown pointers are no error here: their answers are zero. */
+SIM_EXPORTED CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute *which, void **out, CUdeviceptr address)
+{
+    ENTER();
+    if (!which || !out)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock_driver();
+    for (unsigned i = 0; i < count; i++) {
+        static const size_t four = 4;
+        if (pointer_attribute(out[i], (int)which[i], address) != CUDA_SUCCESS) {
+            int narrow = which[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE || which[i] == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
+                         which[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED || which[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ||
+                         which[i] == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE || which[i] == CU_POINTER_ATTRIBUTE_MAPPED;
+            memset(out[i], which[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? 0xff : 0, narrow ? four : sizeof(uint64_t));
+        }
+    }
+    sim_unlock_driver();
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute which, CUdeviceptr address)
+{
+    ENTER();
+    if (!value || which != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_lock_driver();
+    struct memory *memory = sim_memory_find(address);
+    if (memory)
+        memory->sync_memops = *(const unsigned *)value;
+    sim_unlock_driver();
+    return memory ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Managed memory is ordinary memory here: where it should live changes nothing. */
+static CUresult advice(CUdeviceptr address, size_t bytes)
+{
+    int device;
+    return bytes ? sim_range_check(pointer_of(address), bytes, 1, &device) : CUDA_ERROR_INVALID_VALUE;
+}
+SIM_EXPORTED CUresult CUDAAPI cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise what, CUdevice device) { ENTER(); (void)what; (void)device; return advice(address, bytes); }
+SIM_EXPORTED CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise what, CUmemLocation location) { ENTER(); (void)what; (void)location; return advice(address, bytes); }
+SIM_EXPORTED CUresult CUDAAPI cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) { ENTER(); (void)device; (void)stream; return advice(address, bytes); }
+SIM_EXPORTED CUresult CUDAAPI cuMemPrefetchAsync_ptsz(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) { ENTER(); (void)device; (void)stream; return advice(address, bytes); }
+SIM_EXPORTED CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags, CUstream stream) { ENTER(); (void)location; (void)flags; (void)stream; return advice(address, bytes); }
+SIM_EXPORTED CUresult CUDAAPI cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags, CUstream stream) { ENTER(); (void)location; (void)flags; (void)stream; return advice(address, bytes); }
