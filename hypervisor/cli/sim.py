@@ -178,7 +178,9 @@ def step(machine_path: Path, duration: str) -> None:
 
         nanoseconds = parse_duration(duration)
         if nanoseconds is None:
-            raise click.UsageError(f"'{duration}' is no time with a unit (ns, us, ms, s, m), like 5ms.")
+            raise click.UsageError(
+                f"'{duration}' is no time with a unit (ns, us, ms, s, m), like 5ms, of at most 1000 days."
+            )
         with opened(machine_path) as machine:
             machine.step(nanoseconds)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ _CLOCK_MODES: Mapping[str, int] = {"real": 0, "virtual": 1}
 _VISIBILITIES: Mapping[str, int] = {"all": 0, "same-pid-namespace": 1}
 _COMPUTE_MODES: Mapping[str, int] = {"default": 0, "prohibited": 2, "exclusive-process": 3}
 _SWITCH_LEVELS: Mapping[str, int] = {"pix": LEVELS["pix"], "pxb": LEVELS["pxb"]}
+_MOST_PROFILE_BYTES = 63
 _FABRIC_COMPLETED = 3
 _HOPPER = 9
 
@@ -103,7 +105,7 @@ def _bounded_text(value: Value, most_bytes: int) -> str:
 def _system(root: Section, profile: str) -> SystemSpec:
     with root.need("driver").section() as driver:
         version = _bounded_text(driver.need("version"), 60)
-        if not all(part.isdecimal() for part in version.split(".")):
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", version):
             raise driver.need("version").error(f'must be numbers and dots, like "580.65.06", not {version!r}')
         cuda = driver.need("cuda").integer(9000, 99_990)
     mode, scale = 0, 1.0
@@ -128,7 +130,7 @@ def _system(root: Section, profile: str) -> SystemSpec:
         with processes_value.section() as processes:
             visibility = processes.need("visible").choice(_VISIBILITIES)
     return SystemSpec(
-        profile=profile[:63],
+        profile=profile.encode()[:_MOST_PROFILE_BYTES].decode(errors="ignore"),
         driver_version=version,
         nvml_version=f"{cuda // 1000}.{version}",
         cuda_version=cuda,

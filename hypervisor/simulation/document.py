@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -17,6 +18,7 @@ Choice = TypeVar("Choice")
 
 _SIZE_UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "K": 10**3, "M": 10**6, "G": 10**9, "": 1}
 _TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9}
+_LONGEST_NS = 1000 * 24 * 3600 * 10**9  # a thousand days: times can be added without leaving 64 bits
 _TRUTHS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 
 
@@ -32,15 +34,18 @@ class DocumentError(ValueError):
 
 
 def parse_duration(text: str) -> int | None:
-    """Nanoseconds of `5s`, `1.5ms`, `200us`; None when it is no duration."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|m)", text)
-    return round(float(match[1]) * _TIME_UNITS[match[2]]) if match else None
+    """Nanoseconds of `5s`, `1.5ms`, `200us`; None when it is no duration, or one of more than a thousand days."""
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(ns|us|ms|s|m)", text)
+    if match is None:
+        return None
+    nanoseconds = round(Fraction(match[1]) * _TIME_UNITS[match[2]])
+    return nanoseconds if nanoseconds <= _LONGEST_NS else None
 
 
 def parse_size(text: str) -> int | None:
     """Bytes of `80Gi`, `512Mi`, `24G`, `4096`; None when it is no size."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(Ki|Mi|Gi|K|M|G|)", text)
-    return round(float(match[1]) * _SIZE_UNITS[match[2]]) if match else None
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(Ki|Mi|Gi|K|M|G|)", text)
+    return round(Fraction(match[1]) * _SIZE_UNITS[match[2]]) if match else None
 
 
 class Value:
@@ -98,7 +103,9 @@ class Value:
         """Nanoseconds."""
         found = parse_duration(self.text())
         if found is None:
-            raise self.error(f"must be a time with a unit (ns, us, ms, s, m), like 5s, not {self.shown()}")
+            raise self.error(
+                f"must be a time with a unit (ns, us, ms, s, m), like 5s, of at most 1000 days, not {self.shown()}"
+            )
         return found
 
     def size(self, least: int, most: int) -> int:

@@ -68,7 +68,7 @@ def _clocks(section: Section, name: str) -> tuple[int, ...]:
 
 def _capability(value: Value) -> tuple[int, int]:
     major, _, minor = value.text().partition(".")
-    if not (major.isdecimal() and minor.isdecimal()):
+    if not (major.isascii() and major.isdecimal() and minor.isascii() and minor.isdecimal()):
         raise value.error(f'must be like "9.0", not {value.shown()}')
     return int(major), int(minor)
 
