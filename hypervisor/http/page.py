@@ -77,7 +77,7 @@ def _gpu_table(snapshot: NodeSnapshot) -> str:
 
 
 def _gpu_row(gpu: Gpu) -> str:
-    why = "; ".join(condition.message for condition in gpu.conditions if condition.status is not ConditionStatus.TRUE)
+    why = "; ".join(condition.message for condition in gpu.conditions if condition.status is ConditionStatus.TRUE)
     mark = "" if gpu.allocatable else " class=bad"
     health = gpu.health.value if gpu.allocatable else f"{gpu.health.value}, grants held"
     total = gpu.vram_bytes.value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client.core import Metric
 
-from hypervisor.metrics import allocation, capacity, gpu, node
+from hypervisor.metrics import allocation, capacity, feeds, gpu, node
 from hypervisor.metrics.view import MetricsView
 
 Collect = Callable[[MetricsView], Iterable[Metric]]
@@ -17,6 +17,6 @@ COLLECTORS: Mapping[str, Collect] = {
     "capacity": capacity.collect,
     "allocation": allocation.collect,
     "refusals": node.collect_refusals,
-    "feeds": node.collect_feeds,
+    "feeds": feeds.collect,
     "process": node.collect_process,
 }

@@ -1,10 +1,9 @@
-"""The node, its daemon, and the counters of every feed and queue in it."""
+"""The node, its daemon, and what it has refused."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
@@ -37,7 +36,7 @@ def collect_node(view: MetricsView) -> Iterable[Metric]:
     for condition in snapshot.conditions:
         families.gauge(
             "node_condition",
-            "1 when the condition is true; reason says why it is not",
+            "1 when the condition is true; all but Ready are there only while something is wrong",
             float(condition.status is ConditionStatus.TRUE),
             condition=condition.type,
             reason=condition.code.value,
@@ -63,34 +62,6 @@ def collect_refusals(view: MetricsView) -> Iterable[Metric]:
     yield from families.families()
 
 
-def collect_feeds(view: MetricsView) -> Iterable[Metric]:
-    """Each number in each feed's statistics, as gpuhv_FEED_FIELD."""
-    families = Families()
-    for feed, statistics in view.statistics.items():
-        for field, value, labels in _numbers(statistics):
-            name = f"{feed}_{field}"
-            text = f"{field.replace('_', ' ')} of the {feed.replace('_', ' ')}"
-            if field.endswith("_total"):
-                families.counter(name, text, value, **labels)
-            else:
-                families.gauge(name, text, value, **labels)
-    yield from families.families()
-
-
 def collect_process(_: MetricsView) -> Iterable[Metric]:
     """CPU, memory and file descriptors of the daemon itself, under the names that all Prometheus clients use."""
     return ProcessCollector(registry=None).collect()
-
-
-def _numbers(statistics: object) -> Iterator[tuple[str, float, dict[str, str]]]:
-    """Name, value and labels of the numeric fields; what else a feed keeps has collectors of its own."""
-    if not is_dataclass(statistics):
-        return
-    for field in fields(statistics):
-        value = getattr(statistics, field.name)
-        if isinstance(value, (bool, int, float)):
-            yield field.name, float(value), {}
-        elif isinstance(value, Mapping):
-            for key, each in value.items():
-                if isinstance(key, str) and isinstance(each, (int, float)):
-                    yield field.name, float(each), {"kind": key}

@@ -1,5 +1,7 @@
 """Conditions of the node, and whether it is ready; pure.
 
+Ready is there always. All others are there while something is wrong, and their type is its code.
+
 Ready means: new workloads can be granted a share. What runs is limited in any case.
 """
 

@@ -124,7 +124,8 @@ def _derive(device: DeviceObservation, granted: _Granted, owners: Mapping[int, s
     if unattributed.value is None:
         allocatable = False
         used_by = used_by or USED_BY_UNKNOWN
-        conditions = (*conditions, _use_unknown(unattributed.absent_reason))
+        if all(condition.code is not HealthCode.USE_UNKNOWN for condition in conditions):
+            conditions = (*conditions, _use_unknown(unattributed.absent_reason))
     share = granted.share_ppm / SHARE_FULL_PPM
     return Gpu(
         identity=device.identity,
@@ -173,8 +174,8 @@ def unattributed_bytes(device: DeviceObservation, owners: Mapping[int, str]) -> 
 
 def _use_unknown(reason: str) -> Condition:
     return Condition(
-        type="UseKnown",
-        status=ConditionStatus.UNKNOWN,
+        type=HealthCode.USE_UNKNOWN.value,
+        status=ConditionStatus.TRUE,
         code=HealthCode.USE_UNKNOWN,
         message=f"nothing new is granted on this card until its use is known: {reason}",
         last_transition_at=0.0,

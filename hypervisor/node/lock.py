@@ -12,12 +12,12 @@ from hypervisor.node.failure import StartError, storage_error
 
 
 @contextmanager
-def locked(directory: Path, purpose: str, *, mode: int = 0o700) -> Iterator[None]:
+def locked(directory: Path, purpose: str, *, mode: int = 0o700, name: str = "lock") -> Iterator[None]:
     """Hold the directory until the block is left; the kernel lets go when we die in any way.
 
     The directory is made where it is missing. Raises StartError that names the holder when there is one.
     """
-    descriptor = _open(directory, purpose, mode)
+    descriptor = _open(directory, purpose, mode, name)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -33,10 +33,10 @@ def locked(directory: Path, purpose: str, *, mode: int = 0o700) -> Iterator[None
         os.close(descriptor)
 
 
-def _open(directory: Path, purpose: str, mode: int) -> int:
+def _open(directory: Path, purpose: str, mode: int, name: str) -> int:
     try:
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
-        return os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        return os.open(directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise storage_error(f"use the {purpose}", directory, error) from error
 

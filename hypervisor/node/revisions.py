@@ -25,27 +25,27 @@ class Revisions:
         self._epoch = epoch
         self._block = block
         self._last = self._reserved = _read(path)
-        self.failure = ""
+        self.failure: OSError | None = None
         try:
             self._reserve()
         except OSError as error:
             raise storage_error("store revisions in", path.parent, error) from error
 
     def next(self) -> Revision:
-        """A revision above all before; never fails. failure says why the file lags, "" when it doesn't."""
+        """A revision above all before; never fails. failure says why the file lags, None when it doesn't."""
         self._last += 1
         if self._reserved - self._last < self._block // 2:
             try:
                 self._reserve()
             except OSError as error:
-                self.failure = f"{self._path}: {error.strerror}"
+                self.failure = error
         return Revision(self._epoch, self._last)
 
     def _reserve(self) -> None:
         wanted = self._last + self._block
         write_atomically(self._path, f"{wanted}\n".encode())
         self._reserved = wanted
-        self.failure = ""
+        self.failure = None
 
 
 def _read(path: Path) -> int:

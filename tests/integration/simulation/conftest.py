@@ -17,7 +17,7 @@ from hypervisor.simulation import machine as machines
 from hypervisor.simulation.environment import environment
 from hypervisor.simulation.profiles import load_description
 
-SECONDS = 60
+SECONDS = 30
 
 Ask = Callable[..., Any]
 

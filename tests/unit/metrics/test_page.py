@@ -25,10 +25,19 @@ STEADY = {name: collect for name, collect in COLLECTORS.items() if name != "proc
 
 
 @dataclass(frozen=True)
+class FeedOfFeed:
+    watchers: int
+    published: int
+    reason: str = "not a number"
+
+
+@dataclass(frozen=True)
 class SomeStatistics:
     waiting: int
     published_total: int
-    calls_total: dict
+    by_phase: dict
+    calls: tuple
+    inner: FeedOfFeed
     name: str = "not a number"
 
 
@@ -52,7 +61,15 @@ def view(allocations=(), usages=(), devices=None) -> MetricsView:
         snapshot=snapshot,
         wall_time=2000.0,
         monotonic_time=100.5,
-        statistics={"state": SomeStatistics(waiting=2, published_total=17, calls_total={"read": 3})},
+        statistics={
+            "feed": SomeStatistics(
+                waiting=2,
+                published_total=17,
+                by_phase={"active": 3},
+                calls=(("ListGpus", "OK", 5), ("Allocate", "NOT_FOUND", 1)),
+                inner=FeedOfFeed(watchers=4, published=9),
+            )
+        },
         refusals={RefusalReason.INSUFFICIENT_VRAM: 3},
     )
 
@@ -73,7 +90,9 @@ def steady(text: str) -> str:
     return "".join(
         line
         for line in text.splitlines(keepends=True)
-        if not line.startswith("gpuhv_collector_duration_seconds{") and 'python="' not in line
+        if not line.startswith("gpuhv_collector_duration_seconds{")
+        and 'python="' not in line
+        and not (line.startswith("gpuhv_allocation_failures_total{") and line.endswith(" 0.0\n"))
     )
 
 

@@ -75,9 +75,10 @@ def test_revisions_go_on_when_the_disk_is_full(tmp_path: Path, monkeypatch: pyte
         patch.setattr("hypervisor.node.revisions.write_atomically", full)
         handed = [revisions.next().revision for _ in range(10)]
         assert handed == list(range(1, 11))
-        assert "No space left" in revisions.failure
+        assert revisions.failure is not None
+        assert revisions.failure.errno == errno.ENOSPC
     assert revisions.next().revision == 11
-    assert revisions.failure == ""
+    assert revisions.failure is None
     assert Revisions(tmp_path / "revision", epoch=2, block=4).next().revision > 11
 
 

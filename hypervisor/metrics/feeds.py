@@ -1,0 +1,64 @@
+"""The counters of every feed and queue of the daemon, as gpuhv_FEED_FIELD."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+
+from prometheus_client.core import Metric
+
+from hypervisor.metrics.family import Families
+from hypervisor.metrics.view import MetricsView
+
+# Fields that only grow but whose names don't end as a counter's must.
+_GROWING = frozenset({"published", "messages", "heartbeats", "resets", "coalesced", "refused", "acknowledged"})
+# Feeds with a collector of their own.
+_TOLD_ELSEWHERE = frozenset({"gpu_reader"})
+
+
+def collect(view: MetricsView) -> Iterable[Metric]:
+    """Every number in every feed's statistics; what else they hold is for people."""
+    families = Families()
+    for feed, statistics in view.statistics.items():
+        if feed in _TOLD_ELSEWHERE:
+            continue
+        for path, value, labels in _numbers(feed, statistics):
+            text = f"{path.replace('_', ' ')}, as the feed counts it"
+            if path.endswith("_total"):
+                families.counter(path, text, value, **labels)
+            else:
+                families.gauge(path, text, value, **labels)
+    yield from families.families()
+
+
+def _numbers(path: str, statistics: object) -> Iterator[tuple[str, float, dict[str, str]]]:
+    """Name, value and labels of the numbers in a statistics object, and in those that it holds."""
+    if not is_dataclass(statistics):
+        return
+    for field in fields(statistics):
+        value = getattr(statistics, field.name)
+        name = f"{path}_{field.name}"
+        if field.name in _GROWING:
+            name += "_total"
+        if isinstance(value, (int, float)):
+            yield name, float(value), {}
+        elif isinstance(value, Mapping):
+            yield from _labelled(name, value)
+        elif isinstance(value, tuple):
+            yield from _calls(name, value)
+        else:
+            yield from _numbers(name, value)
+
+
+def _labelled(name: str, value: Mapping[object, object]) -> Iterator[tuple[str, float, dict[str, str]]]:
+    for key, each in value.items():
+        if isinstance(key, str) and isinstance(each, (int, float)):
+            yield name, float(each), {"kind": key}
+
+
+def _calls(name: str, rows: tuple[object, ...]) -> Iterator[tuple[str, float, dict[str, str]]]:
+    """Rows of (method, status code, number of calls)."""
+    for row in rows:
+        match row:
+            case (str(method), str(code), int(number)):
+                yield f"{name}_total", float(number), {"method": method, "code": code}

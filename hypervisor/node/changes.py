@@ -1,0 +1,103 @@
+"""What is worth an event in the step from one snapshot to the next; pure.
+
+What the first reading after a start finds was there before the daemon looked, and is no event of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hypervisor.model import (
+    Condition,
+    ConditionStatus,
+    EventType,
+    Gpu,
+    HealthState,
+    NodeSnapshot,
+    ObjectKind,
+    ObjectReference,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that has happened, as the journal takes it."""
+
+    type: EventType
+    reason: str
+    regarding: ObjectReference
+    message: str
+    fields: tuple[tuple[str, str], ...] = ()
+
+
+def changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[Change]:
+    """Events between two snapshots, the node's first."""
+    yield from _readiness(old, new)
+    before = {gpu.identity.uuid: gpu for gpu in old.gpus}
+    after = {gpu.identity.uuid: gpu for gpu in new.gpus}
+    if not before:
+        return
+    for uuid, gpu in after.items():
+        if uuid not in before:
+            yield _gpu(gpu, EventType.NORMAL, "GPUDiscovered", f"{gpu.identity.model} at {gpu.identity.pci_bus_id}")
+        else:
+            yield from _gpu_changes(before[uuid], gpu)
+    for uuid, gpu in before.items():
+        if uuid not in after:
+            held = f"; it held {len(gpu.allocation_ids)} allocations" if gpu.allocation_ids else ""
+            yield _gpu(gpu, EventType.WARNING, "GPURemoved", f"the driver no longer lists this card{held}")
+
+
+def node_reference(snapshot: NodeSnapshot) -> ObjectReference:
+    """The node as the object of an event."""
+    return ObjectReference(kind=ObjectKind.NODE, name=snapshot.identity.name, uid=snapshot.identity.uid)
+
+
+def gpu_reference(gpu: Gpu) -> ObjectReference:
+    """A GPU as the object of an event; its name is that of the GPU object, the UUID in lower case."""
+    return ObjectReference(kind=ObjectKind.GPU, name=gpu.identity.uuid.lower(), uid=gpu.identity.uuid)
+
+
+def _gpu_changes(old: Gpu, new: Gpu) -> Iterator[Change]:
+    if old.health is not new.health:
+        well = new.health is HealthState.HEALTHY
+        yield _gpu(
+            new,
+            EventType.NORMAL if well else EventType.WARNING,
+            "GPUHealthChanged",
+            f"from {old.health.value} to {new.health.value}{_because(new)}",
+            ("from", old.health.value),
+            ("to", new.health.value),
+        )
+    elif old.allocatable and not new.allocatable:
+        yield _gpu(new, EventType.WARNING, "GPUGrantsHeld", f"nothing new is granted on this card{_because(new)}")
+    elif new.allocatable and not old.allocatable:
+        yield _gpu(new, EventType.NORMAL, "GPUGrantsResumed", "shares of this card can be granted again")
+
+
+def _gpu(gpu: Gpu, kind: EventType, reason: str, message: str, *fields: tuple[str, str]) -> Change:
+    return Change(type=kind, reason=reason, regarding=gpu_reference(gpu), message=message, fields=fields)
+
+
+def _because(gpu: Gpu) -> str:
+    told = [condition.message for condition in gpu.conditions if condition.status is ConditionStatus.TRUE]
+    return f": {'; '.join(told)}" if told else ""
+
+
+def _readiness(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[Change]:
+    before, after = _ready(old), _ready(new)
+    if after is None or (before is not None and (before.status, before.code) == (after.status, after.code)):
+        return
+    ready = after.status is ConditionStatus.TRUE
+    yield Change(
+        type=EventType.NORMAL if ready else EventType.WARNING,
+        reason="NodeReady" if ready else "NodeNotReady",
+        regarding=node_reference(new),
+        message=f"{len(new.gpus)} GPUs can be shared" if ready else after.message,
+        fields=(("code", after.code.value), ("gpus", str(len(new.gpus)))),
+    )
+
+
+def _ready(snapshot: NodeSnapshot) -> Condition | None:
+    return next((condition for condition in snapshot.conditions if condition.type == "Ready"), None)

@@ -1,0 +1,201 @@
+"""What changes something, one at a time: grants, limits, releases, and letting go of a card.
+
+A command that waits for its turn may be cancelled and has then done nothing; one that has its turn is done as a
+whole. What it changed is published before its answer is given, so that who asks next reads it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from hypervisor.model import (
+    Allocation,
+    AllocationSpec,
+    AttachedProcess,
+    DeviceRequest,
+    EventType,
+    Gpu,
+    Inventory,
+    ObjectKind,
+    ObjectReference,
+    ProcessOnGpu,
+    Refusal,
+    RefusalReason,
+    Revision,
+)
+from hypervisor.node.changes import gpu_reference, node_reference
+from hypervisor.node.publisher import EmitEvent, Publisher
+
+MOST_WAITING = 256
+
+
+class Grants(Protocol):
+    """What the commands need of the allocations."""
+
+    def allocate(
+        self, spec: AllocationSpec, inventory: Inventory, *, dry_run: bool = False
+    ) -> tuple[Allocation, bool]: ...
+
+    def update_limits(
+        self,
+        allocation_id: str,
+        devices: tuple[DeviceRequest, ...],
+        inventory: Inventory,
+        *,
+        expected: Revision | None,
+    ) -> Allocation: ...
+
+    def release(self, allocation_id: str) -> tuple[AttachedProcess, ...]: ...
+
+    def environment(self, allocation: Allocation) -> Mapping[str, str]: ...
+
+
+class Cards(Protocol):
+    """What the commands need of the gpu-reader."""
+
+    @property
+    def inventory(self) -> Inventory: ...
+
+    async def detach(self, uuid: str) -> None: ...
+
+    async def attach(self, uuid: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandStatistics:
+    """Commands since the start: done, refused (dry runs included), and waiting for their turn now."""
+
+    done_total: int
+    refused_total: int
+    waiting: int
+
+
+class Commands:
+    """The commands of the API. Awaited in trio."""
+
+    def __init__(
+        self,
+        *,
+        grants: Grants,
+        cards: Cards,
+        publisher: Publisher,
+        emit: EmitEvent,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """environment: what a workload needs besides what its allocation says, on a simulated machine."""
+        self._grants = grants
+        self._cards = cards
+        self._publisher = publisher
+        self._emit = emit
+        self._environment = dict(environment or {})
+        self._turn = trio.Lock()
+        self._done = self._refused = 0
+        self._refusals: Counter[RefusalReason] = Counter()
+
+    async def allocate(self, spec: AllocationSpec, *, dry_run: bool) -> tuple[Allocation, bool, Mapping[str, str]]:
+        """Grant a share; the bool says that it existed. Raises Refusal."""
+        async with self._command(lambda: _allocation(spec.allocation_id), quiet=dry_run):
+            allocation, existed = self._grants.allocate(spec, self._cards.inventory, dry_run=dry_run)
+            if not dry_run:
+                self._publisher.publish()
+            return allocation, existed, {**self._grants.environment(allocation), **self._environment}
+
+    async def update_limits(
+        self, allocation_id: str, devices: tuple[DeviceRequest, ...], expected: Revision | None
+    ) -> Allocation:
+        """Change requests and limits. Raises Refusal."""
+        async with self._command(lambda: _allocation(allocation_id)):
+            allocation = self._grants.update_limits(allocation_id, devices, self._cards.inventory, expected=expected)
+            self._publisher.publish()
+            return allocation
+
+    async def release(self, allocation_id: str) -> tuple[AttachedProcess, ...]:
+        """End an allocation; returns the processes that keep their last limits. Raises Refusal."""
+        async with self._command(lambda: _allocation(allocation_id)):
+            remaining = self._grants.release(allocation_id)
+            self._publisher.publish()
+            return remaining
+
+    async def detach_gpu(self, uuid: str, reason: str) -> tuple[ProcessOnGpu, ...]:
+        """Let go of a card; returns who else was last seen on it. Cancelled, it may have let go. Raises Refusal."""
+        async with self._command(self._node):
+            gpu = self._gpu(uuid)
+            await self._cards.detach(gpu.identity.uuid)
+            self._publisher.publish()
+            self._emit(
+                EventType.NORMAL,
+                "GPUDetached",
+                gpu_reference(gpu),
+                f"let go of the card: {reason or 'no reason given'}",
+            )
+            return gpu.readings.processes or ()
+
+    async def attach_gpu(self, uuid: str) -> None:
+        """Take a card back. Raises Refusal."""
+        async with self._command(self._node):
+            gpu = self._gpu(uuid)
+            await self._cards.attach(gpu.identity.uuid)
+            self._publisher.publish()
+            self._emit(EventType.NORMAL, "GPUAttached", gpu_reference(gpu), "the card is in use again")
+
+    @property
+    def refusals(self) -> Mapping[RefusalReason, int]:
+        """Refusals by reason since the start, dry runs left out."""
+        return dict(self._refusals)
+
+    def statistics(self) -> CommandStatistics:
+        """Counters since the start."""
+        return CommandStatistics(
+            done_total=self._done,
+            refused_total=self._refused,
+            waiting=self._turn.statistics().tasks_waiting,
+        )
+
+    def _node(self) -> ObjectReference:
+        return node_reference(self._publisher.snapshot)
+
+    def _gpu(self, uuid: str) -> Gpu:
+        snapshot = self._publisher.snapshot
+        gpu = snapshot.gpu(uuid)
+        if gpu is None:
+            known = ", ".join(known.identity.uuid for known in snapshot.gpus) or "none yet"
+            raise Refusal(
+                RefusalReason.GPU_NOT_FOUND,
+                f"no GPU of this node has the UUID {uuid!r}",
+                field="gpu_uuid",
+                remedy=f"the node has {known}",
+            )
+        return gpu
+
+    @asynccontextmanager
+    async def _command(self, regarding: Callable[[], ObjectReference], *, quiet: bool = False) -> AsyncIterator[None]:
+        """One turn; a refusal is counted and told, unless quiet."""
+        if self._turn.statistics().tasks_waiting >= MOST_WAITING:
+            raise Refusal(RefusalReason.NOT_READY, f"{MOST_WAITING} commands wait already", remedy="try again soon")
+        async with self._turn:
+            try:
+                yield
+            except Refusal as refusal:
+                self._refused += 1
+                if not quiet:
+                    self._refusals[refusal.reason] += 1
+                    self._emit(
+                        EventType.WARNING,
+                        "AllocationRefused",
+                        regarding(),
+                        refusal.message,
+                        code=refusal.reason.value,
+                        field=refusal.field,
+                    )
+                raise
+            self._done += 1
+
+
+def _allocation(allocation_id: str) -> ObjectReference:
+    return ObjectReference(kind=ObjectKind.ALLOCATION, name=allocation_id)

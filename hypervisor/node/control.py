@@ -1,0 +1,115 @@
+"""The control loop: heartbeats and accounts of the allocations, and when what they say is published.
+
+Steps come at the control interval. What they read counts as a change of the node's state with each reading of the
+GPUs, or after a reading interval when those don't come; what matters at once (a process came or went, a limit is
+exceeded, a file was tampered with, an allocation ended) is published at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from hypervisor.model import Allocation, AllocationUsage, Inventory
+from hypervisor.node.publisher import Publisher
+
+
+class Steps(Protocol):
+    """What the loop needs of the allocations."""
+
+    @property
+    def all(self) -> tuple[Allocation, ...]: ...
+
+    def step(self, inventory: Inventory) -> tuple[AllocationUsage, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """Seconds between two steps, and between two publications of what changes all the time."""
+
+    control: float
+    reading: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlStatistics:
+    """Steps since the start, those that began late by more than an interval, and the time of the last one."""
+
+    steps_total: int
+    late_total: int
+    last_step_seconds: float
+
+
+class Control:
+    """One step is step(); run() repeats it. For the trio main thread."""
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        inventory: Callable[[], Inventory],
+        publisher: Publisher,
+        intervals: Callable[[], Intervals],
+        clock: Callable[[], float],
+    ) -> None:
+        self._steps = steps
+        self._inventory = inventory
+        self._publisher = publisher
+        self._intervals = intervals
+        self._clock = clock
+        self._sequence = -1
+        self._published_at = float("-inf")
+        self._said: object = None
+        self._count = self._late = 0
+        self._last_seconds = 0.0
+
+    def step(self) -> bool:
+        """One step; True when it published."""
+        now = self._clock()
+        inventory = self._inventory()
+        usages = self._steps.step(inventory)
+        said = (self._steps.all, notable(usages))
+        # The readings come about once an interval; only when they stay away do we publish without them.
+        overdue = now - self._published_at >= 1.5 * self._intervals().reading
+        due = inventory.sequence != self._sequence or said != self._said or overdue
+        if due:
+            self._sequence, self._said, self._published_at = inventory.sequence, said, now
+            self._publisher.publish(usages)
+        self._count += 1
+        self._last_seconds = self._clock() - now
+        return due
+
+    async def run(self, alive: Callable[[], None]) -> None:
+        """Step for ever, and say alive() with each. Cancelling ends it between two steps."""
+        next_at = trio.current_time()
+        while True:
+            self.step()
+            alive()
+            interval = self._intervals().control
+            next_at += interval
+            if next_at < trio.current_time() - interval:
+                # After a stop or a suspend, missed steps are not made up for.
+                self._late += 1
+                next_at = trio.current_time()
+            await trio.sleep_until(next_at)
+
+    def statistics(self) -> ControlStatistics:
+        """Counters since the start."""
+        return ControlStatistics(steps_total=self._count, late_total=self._late, last_step_seconds=self._last_seconds)
+
+
+def notable(usages: Iterable[AllocationUsage]) -> tuple[object, ...]:
+    """What of the usages is published at once when it changes; pure."""
+    return tuple(
+        (
+            usage.allocation_id,
+            usage.enforcement,
+            usage.tampering,
+            tuple((process.slot, process.pid, process.host_pid) for process in usage.processes),
+            tuple((device.gpu_uuid, device.over) for device in usage.devices),
+        )
+        for usage in usages
+    )

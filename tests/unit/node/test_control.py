@@ -1,0 +1,170 @@
+"""When a control step publishes, and what of two snapshots is an event."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from hypervisor.model import (
+    Condition,
+    ConditionStatus,
+    Enforcement,
+    EventType,
+    HealthCode,
+    HealthState,
+    NodeIdentity,
+    NodeSnapshot,
+)
+from hypervisor.node.changes import changes
+from hypervisor.node.control import Control, Intervals
+from hypervisor.node.derive import NEVER, Ratios
+from hypervisor.node.state import Parts, compose
+from tests import node_values as v
+
+
+class World:
+    """Allocations, GPUs, clock and publisher as the control loop meets them."""
+
+    def __init__(self) -> None:
+        self.all = (v.allocation(),)
+        self.usages = (v.usage(),)
+        self.inventory = v.inventory(v.device())
+        self.now = 100.0
+        self.published = []
+        self.control = Control(
+            steps=self,
+            inventory=lambda: self.inventory,
+            publisher=self,
+            intervals=lambda: Intervals(control=0.1, reading=1.0),
+            clock=lambda: self.now,
+        )
+
+    def step(self, inventory):
+        return self.usages
+
+    def publish(self, usages):
+        self.published.append(usages)
+        return True
+
+
+def test_changing_figures_wait_for_the_next_reading() -> None:
+    world = World()
+    assert world.control.step() is True
+    world.usages = (v.usage(reserved=2 * v.GIB),)
+    world.now += 0.1
+    assert world.control.step() is False
+    world.inventory = replace(world.inventory, sequence=2)
+    assert world.control.step() is True
+    assert world.published[-1] == world.usages
+
+
+def test_without_readings_figures_are_published_all_the_same() -> None:
+    world = World()
+    world.control.step()
+    world.now += 1.4
+    assert world.control.step() is False
+    world.now += 0.2
+    assert world.control.step() is True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda usage: v.usage(pids=(7,)),
+        lambda usage: replace(usage, tampering="truncated"),
+        lambda usage: replace(usage, enforcement=Enforcement.VIOLATED),
+        lambda usage: replace(usage, devices=(replace(usage.devices[0], over=True),)),
+    ],
+)
+def test_what_matters_is_published_at_once(change) -> None:
+    world = World()
+    world.control.step()
+    world.usages = (change(world.usages[0]),)
+    assert world.control.step() is True
+    assert world.control.step() is False
+
+
+def test_an_allocation_that_ended_is_published_at_once() -> None:
+    world = World()
+    world.control.step()
+    world.all, world.usages = (), ()
+    assert world.control.step() is True
+
+
+def test_steps_come_at_the_interval_and_missed_ones_are_not_made_up_for() -> None:
+    async def main() -> None:
+        world = World()
+        beats = []
+        with trio.move_on_after(1.05):
+            await world.control.run(lambda: beats.append(trio.current_time()))
+        assert len(beats) == 11
+        assert world.control.statistics().late_total == 0
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def snapshot(*devices, allocations=(), conditions=()) -> NodeSnapshot:
+    inventory = v.inventory(*devices, conditions=conditions)
+    empty = NodeSnapshot(
+        identity=NodeIdentity(name="node", uid="uid", boot_id="boot"),
+        revision=NEVER,
+        version="0",
+        system=inventory.system,
+        started_at=1.0,
+        conditions=(),
+        gpus=(),
+        allocations=(),
+        usages=(),
+        workers=(),
+        simulated=True,
+    )
+    parts = Parts(inventory=inventory, ratios=Ratios(tflops=1.0, vram=1.0), allocations=allocations)
+    return compose(parts, empty, now=1.0)
+
+
+STARTING = Condition(
+    type="Starting",
+    status=ConditionStatus.TRUE,
+    code=HealthCode.STARTING,
+    message="the driver has not answered yet",
+    last_transition_at=1.0,
+)
+
+
+def told(old: NodeSnapshot, new: NodeSnapshot) -> list[tuple[EventType, str]]:
+    return [(change.type, change.reason) for change in changes(old, new)]
+
+
+def test_first_reading_is_readiness_and_not_eight_discoveries() -> None:
+    assert told(snapshot(conditions=(STARTING,)), snapshot(v.device(0), v.device(1))) == [
+        (EventType.NORMAL, "NodeReady")
+    ]
+
+
+def test_same_state_has_no_events() -> None:
+    assert told(snapshot(v.device(0)), snapshot(v.device(0))) == []
+
+
+def test_cards_that_come_go_and_fall_ill() -> None:
+    both, one = snapshot(v.device(0), v.device(1)), snapshot(v.device(0))
+    assert told(one, both) == [(EventType.NORMAL, "GPUDiscovered")]
+    assert told(both, one) == [(EventType.WARNING, "GPURemoved")]
+    lost = snapshot(v.device(0, health=HealthState.LOST))
+    (change,) = changes(one, lost)
+    assert (change.reason, change.regarding.uid, dict(change.fields)) == (
+        "GPUHealthChanged",
+        v.uuid(0),
+        {"from": "healthy", "to": "lost"},
+    )
+    assert told(lost, one) == [(EventType.NORMAL, "GPUHealthChanged")]
+
+
+def test_held_grants_are_told_with_the_reason() -> None:
+    unknown = snapshot(v.device(0, readings=v.readings(processes=None, reason="no answer")))
+    (change,) = changes(snapshot(v.device(0)), unknown)
+    assert change.reason == "GPUGrantsHeld"
+    assert "no answer" in change.message
+    assert told(unknown, snapshot(v.device(0))) == [(EventType.NORMAL, "GPUGrantsResumed")]
