@@ -1,0 +1,24 @@
+"""What the driver says of the GPUs, made into inventories.
+
+In: NVML, asked only by the child process `hypervisor gpu-reader` (nvml.py is the only importer of pynvml), and
+sysfs. Out: model.Inventory, judged by this side (judge.py), with the last good figures standing where the driver
+fails. catalogue.py is pure and usable alone. Nothing here changes a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hypervisor.gpu.reader import GpuReader, GpuReaderStatistics, open_gpu_reader
+
+__all__ = ["GpuReader", "GpuReaderStatistics", "open_gpu_reader"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the daemon's side only when it is asked for: the child has no use for trio, and must stay small."""
+    if name in __all__:
+        from hypervisor.gpu import reader
+
+        return getattr(reader, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,114 @@
+"""The gpu-reader process: one loop that answers requests over pipes, and nothing else.
+
+It judges nothing and keeps nothing that matters: the daemon may end it at any moment, and its end gives back every
+handle of the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from hypervisor.gpu import library, survey, wire
+from hypervisor.gpu.codes import SUCCESS, UNINITIALIZED
+from hypervisor.gpu.nvml import Nvml, NvmlUnusableError
+
+
+class Reader:
+    """Answers requests. NVML is loaded by the first Open."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._nvml: Nvml | None = None
+        self._cards: dict[str, survey.Card] = {}
+
+    def reply(self, request: wire.Request) -> wire.Reply:
+        """The one reply to a request."""
+        if isinstance(request, wire.Open):
+            return self._open()
+        if self._nvml is None:
+            return wire.Failed(UNINITIALIZED, "order", "nothing was opened")
+        match request:
+            case wire.Attach():
+                return self._attach(self._nvml, request)
+            case wire.Survey(slot):
+                return survey.place(self._nvml, self._cards[slot], self._cards)
+            case wire.Read(slot):
+                return survey.read(self._nvml, self._cards[slot])
+            case wire.Count():
+                return wire.Counted(self._nvml.take_calls())
+
+    def _open(self) -> wire.Reply:
+        try:
+            nvml = self._nvml = Nvml.open(self._environment)
+        except NvmlUnusableError as error:
+            return wire.Failed(error.code, error.stage, error.detail)
+        return wire.Opened(
+            driver_version=nvml.driver_version(),
+            nvml_version=nvml.nvml_version(),
+            cuda_version=nvml.cuda_version(),
+            count=nvml.count(),
+            library=nvml.path,
+            simulated=library.is_simulated(),
+        )
+
+    def _attach(self, nvml: Nvml, request: wire.Attach) -> wire.Reply:
+        handle = nvml.take_handle(index=request.index, bus_id=request.bus_id)
+        if handle.code != SUCCESS:
+            return wire.Attached(handle.code)
+        card, attached = survey.attach(nvml, handle.value, request)
+        self._cards[attached.slot] = card
+        return attached
+
+
+def serve_pipes() -> None:
+    """Serve stdin and stdout until stdin closes; the process then ends at once, also out of a call that hangs."""
+    # What any library prints must not get between the frames.
+    replies = os.dup(1)
+    os.dup2(2, 1)
+    # An interrupt from the terminal is for the daemon, which ends us when it is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(0, requests.put), name="requests", daemon=True).start()
+    reader = Reader(os.environ)
+    while True:
+        try:
+            request = wire.request_decoder.decode(requests.get())
+        except msgspec.DecodeError as error:
+            sys.exit(f"hypervisor gpu-reader: a request can't be read: {error}")
+        _send(replies, wire.frame(reader.reply(request)))
+
+
+def _receive(source: int, put: Callable[[bytes], None]) -> None:
+    while True:
+        head = _exactly(source, wire.LENGTH.size)
+        length = wire.LENGTH.unpack(head)[0]
+        if length > wire.MAX_FRAME_BYTES:
+            os._exit(1)
+        put(_exactly(source, length))
+
+
+def _exactly(source: int, count: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        part = os.read(source, count - len(parts))
+        if not part:
+            # The daemon is gone. The main thread may hang in the driver, so nobody else could end this process.
+            os._exit(0)
+        parts += part
+    return bytes(parts)
+
+
+def _send(target: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(target, view) :]
+        except BrokenPipeError:
+            os._exit(0)

@@ -1,0 +1,197 @@
+"""What is asked of one GPU: facts when it is attached, its place in the machine, readings each round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypervisor.gpu import addresses, wire
+from hypervisor.gpu.codes import NOT_ASKED, NOT_SUPPORTED, SUCCESS, ErrorClass, classify
+from hypervisor.gpu.nvml import Device, Nvml
+from hypervisor.gpu.wire import Answer
+
+CLOCK_SM = 1
+CLOCK_MEMORY = 2
+MOST_LINKS = 36
+P2P_READ, P2P_WRITE, P2P_NVLINK = 0, 1, 2
+SCOPE_NODE = 0
+# How far back the first samples reach.
+FIRST_SAMPLES_US = 1_000_000
+
+
+@dataclass(slots=True)
+class Card:
+    """An attached GPU and its MIG devices."""
+
+    slot: str
+    device: Device
+    uuid: str
+    instances: list[tuple[str, Device]] = field(default_factory=list)
+
+
+def attach(nvml: Nvml, handle: Any, request: wire.Attach) -> tuple[Card, wire.Attached]:
+    """Ask for everything that does not change."""
+    device = Device(handle, last_sample_us=time.time_ns() // 1000 - FIRST_SAMPLES_US)
+    facts = _facts(nvml, device)
+    index = Answer(request.index) if request.index is not None else nvml.number(device, "nvmlDeviceGetIndex")
+    slot = facts.bus_id.value or request.bus_id or f"index:{request.index}"
+    mig = mig_enabled(nvml, device)
+    card = Card(slot, device, facts.uuid.value or "")
+    instances = []
+    for instance in nvml.mig_devices(device) if mig.value else ():
+        told = _instance_facts(nvml, instance, facts)
+        if told.uuid.value:
+            card.instances.append((told.uuid.value, instance))
+            instances.append(told)
+    return card, wire.Attached(SUCCESS, slot, index, facts, mig, instances)
+
+
+def mig_enabled(nvml: Nvml, device: Device) -> Answer[bool]:
+    """Whether the card is divided now; a change that is pending does not count."""
+    mode = nvml.pair(device, "nvmlDeviceGetMigMode")
+    return Answer(None, mode.code) if mode.value is None else Answer(mode.value[0] == 1)
+
+
+def _facts(nvml: Nvml, device: Device) -> wire.DeviceFacts:
+    pci = nvml.pci(device)
+    bus_id, pci_device_id = pci.value or (None, None)
+    return wire.DeviceFacts(
+        uuid=nvml.text(device, "nvmlDeviceGetUUID"),
+        minor=nvml.number(device, "nvmlDeviceGetMinorNumber"),
+        bus_id=Answer(addresses.normalise(bus_id) if bus_id else None, pci.code),
+        pci_device_id=Answer(pci_device_id, pci.code),
+        name=nvml.text(device, "nvmlDeviceGetName"),
+        architecture=nvml.number(device, "nvmlDeviceGetArchitecture"),
+        compute_capability=nvml.pair(device, "nvmlDeviceGetCudaComputeCapability"),
+        cores=nvml.number(device, "nvmlDeviceGetNumGpuCores"),
+        serial=nvml.text(device, "nvmlDeviceGetSerial"),
+        vbios_version=nvml.text(device, "nvmlDeviceGetVbiosVersion"),
+        max_sm_clock_mhz=nvml.number(device, "nvmlDeviceGetMaxClockInfo", CLOCK_SM),
+        virtualization=nvml.number(device, "nvmlDeviceGetVirtualizationMode"),
+    )
+
+
+def _instance_facts(nvml: Nvml, instance: Device, parent: wire.DeviceFacts) -> wire.DeviceFacts:
+    attributes = nvml.instance_attributes(instance)
+    multiprocessors, mebibytes = attributes.value or (None, None)
+    gpu_instance = nvml.number(instance, "nvmlDeviceGetGpuInstanceId")
+    compute_instance = nvml.number(instance, "nvmlDeviceGetComputeInstanceId")
+    uuid = nvml.text(instance, "nvmlDeviceGetUUID")
+    if gpu_instance.value is None or compute_instance.value is None:
+        # Without its numbers it can't be told which part of the card it is; the parent's round asks again.
+        uuid = Answer(None, gpu_instance.code or compute_instance.code)
+    told = wire.Instance(
+        gpu_instance.value or 0,
+        compute_instance.value or 0,
+        Answer(multiprocessors, attributes.code),
+        Answer(mebibytes, attributes.code),
+    )
+    return wire.DeviceFacts(
+        uuid=uuid,
+        minor=parent.minor,
+        bus_id=parent.bus_id,
+        pci_device_id=parent.pci_device_id,
+        name=nvml.text(instance, "nvmlDeviceGetName"),
+        architecture=parent.architecture,
+        compute_capability=parent.compute_capability,
+        cores=Answer(None, NOT_SUPPORTED),
+        serial=parent.serial,
+        vbios_version=parent.vbios_version,
+        max_sm_clock_mhz=parent.max_sm_clock_mhz,
+        virtualization=parent.virtualization,
+        instance=told,
+    )
+
+
+def place(nvml: Nvml, card: Card, cards: Mapping[str, Card]) -> wire.Surveyed:
+    """NUMA node, CPUs, NVLinks, and what lies between this GPU and each other one that is attached."""
+    device = card.device
+    return wire.Surveyed(
+        memory_nodes=nvml.affinity(device, "nvmlDeviceGetMemoryAffinity", SCOPE_NODE),
+        cpus=nvml.affinity(device, "nvmlDeviceGetCpuAffinity"),
+        nvlinks=_nvlinks(nvml, device),
+        peers=[_peer(nvml, device, other) for slot, other in sorted(cards.items()) if slot != card.slot],
+    )
+
+
+def _peer(nvml: Nvml, device: Device, other: Card) -> wire.PeerFacts:
+    return wire.PeerFacts(
+        other.slot,
+        nvml.between(device, other.device, "nvmlDeviceGetTopologyCommonAncestor"),
+        nvml.between(device, other.device, "nvmlDeviceGetP2PStatus", P2P_READ),
+        nvml.between(device, other.device, "nvmlDeviceGetP2PStatus", P2P_WRITE),
+        nvml.between(device, other.device, "nvmlDeviceGetP2PStatus", P2P_NVLINK),
+    )
+
+
+def _nvlinks(nvml: Nvml, device: Device) -> list[wire.NvLink]:
+    links = []
+    for number in range(MOST_LINKS):
+        state = nvml.number(device, "nvmlDeviceGetNvLinkState", number)
+        if state.value is None and classify(state.code) is not ErrorClass.TRANSIENT:
+            break  # past the last link, no NVLink at all, or a GPU that says nothing more
+        links.append(_nvlink(nvml, device, number, state))
+    return links
+
+
+def _nvlink(nvml: Nvml, device: Device, number: int, state: Answer[int]) -> wire.NvLink:
+    active: Answer[bool] = Answer(None, state.code) if state.value is None else Answer(state.value == 1)
+    if not active.value:
+        return wire.NvLink(number, active, Answer(None, NOT_ASKED), Answer(None, NOT_ASKED), Answer(None, NOT_ASKED))
+    remote = nvml.link_remote(device, number)
+    return wire.NvLink(
+        number,
+        active,
+        nvml.number(device, "nvmlDeviceGetNvLinkVersion", number),
+        nvml.number(device, "nvmlDeviceGetNvLinkRemoteDeviceType", number),
+        Answer(addresses.normalise(remote.value) if remote.value else None, remote.code),
+    )
+
+
+def read(nvml: Nvml, card: Card) -> wire.ReadDone:
+    """Readings of the card and of each of its MIG devices."""
+    mig = mig_enabled(nvml, card.device)
+    devices = [_readings(nvml, card.uuid, card.device)]
+    devices += [_readings(nvml, uuid, device) for uuid, device in card.instances]
+    return wire.ReadDone(mig, devices)
+
+
+def _readings(nvml: Nvml, uuid: str, device: Device) -> wire.DeviceReadings:
+    memory = nvml.memory(device)
+    if classify(memory.code) is ErrorClass.DEAD:
+        # Nothing else is asked of a GPU that is gone: each further call may take the driver's own time-out.
+        return _nothing(uuid, memory.code)
+    total = memory.value.total if memory.value and 0 < memory.value.total < 2**48 else None
+    return wire.DeviceReadings(
+        uuid=uuid,
+        memory=memory,
+        utilization=nvml.utilization(device),
+        temperature=nvml.temperature(device),
+        power=nvml.number(device, "nvmlDeviceGetPowerUsage"),
+        power_limit=nvml.number(device, "nvmlDeviceGetEnforcedPowerLimit"),
+        energy=nvml.number(device, "nvmlDeviceGetTotalEnergyConsumption"),
+        sm_clock=nvml.number(device, "nvmlDeviceGetClockInfo", CLOCK_SM),
+        memory_clock=nvml.number(device, "nvmlDeviceGetClockInfo", CLOCK_MEMORY),
+        clock_event_reasons=nvml.clock_event_reasons(device),
+        processes=nvml.processes(device, total),
+        samples=nvml.samples(device),
+    )
+
+
+def _nothing(uuid: str, code: int) -> wire.DeviceReadings:
+    return wire.DeviceReadings(
+        uuid=uuid,
+        memory=Answer(None, code),
+        utilization=Answer(None, code),
+        temperature=Answer(None, code),
+        power=Answer(None, code),
+        power_limit=Answer(None, code),
+        energy=Answer(None, code),
+        sm_clock=Answer(None, code),
+        memory_clock=Answer(None, code),
+        clock_event_reasons=Answer(None, code),
+        processes=Answer(None, code),
+        samples=Answer(None, code),
+    )

@@ -1,0 +1,226 @@
+"""What the daemon and its gpu-reader say to each other: frames of msgpack over two pipes.
+
+A frame is four bytes of length, big end first, and one message. Every request has one reply. Facts cross as NVML
+gave them, each with its return code; judging them is the daemon's work, so that its memory survives the child.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Generic, TypeVar
+
+import msgspec
+
+from hypervisor.gpu.codes import NOT_ASKED
+
+Value = TypeVar("Value")
+
+LENGTH = struct.Struct(">I")
+# A reply about one GPU with thousands of processes stays far below; more is a fault of the sender.
+MAX_FRAME_BYTES = 16 * 2**20
+
+
+class Answer(msgspec.Struct, Generic[Value], frozen=True, array_like=True):
+    """What one call gave: a value with code 0, or no value and the code that says why."""
+
+    value: Value | None
+    code: int = 0
+
+
+class Memory(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes, as one version of the call gave them; reserved is None in the old version, where used contains it."""
+
+    total: int
+    free: int
+    used: int
+    reserved: int | None
+
+
+class Process(msgspec.Struct, frozen=True, array_like=True):
+    """A process of a list; memory_bytes is None where the driver says that it does not know."""
+
+    pid: int
+    memory_bytes: int | None
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True):
+    """A utilisation sample of a process: time in microseconds of wall time, percent of the window."""
+
+    pid: int
+    time_us: int
+    busy_percent: int
+
+
+class Instance(msgspec.Struct, frozen=True, array_like=True):
+    """Which part of a card a MIG device is."""
+
+    gpu_instance: int
+    compute_instance: int
+    multiprocessors: Answer[int]
+    memory_mebibytes: Answer[int]
+
+
+class DeviceFacts(msgspec.Struct, frozen=True):
+    """What does not change while a GPU is attached. Of a MIG device only uuid, name and instance are its own."""
+
+    uuid: Answer[str]
+    minor: Answer[int]
+    bus_id: Answer[str]
+    pci_device_id: Answer[int]  # device << 16 | vendor
+    name: Answer[str]
+    architecture: Answer[int]
+    compute_capability: Answer[tuple[int, int]]
+    cores: Answer[int]
+    serial: Answer[str]
+    vbios_version: Answer[str]
+    max_sm_clock_mhz: Answer[int]
+    virtualization: Answer[int]
+    instance: Instance | None = None
+
+
+class NvLink(msgspec.Struct, frozen=True, array_like=True):
+    """One link of a GPU; remote_kind as NVML numbers it: 0 GPU, 2 switch."""
+
+    number: int
+    active: Answer[bool]
+    version: Answer[int]
+    remote_kind: Answer[int]
+    remote_bus_id: Answer[str]
+
+
+class PeerFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What lies between two GPUs; statuses as NVML numbers them, 0 is OK."""
+
+    slot: str
+    ancestor: Answer[int]
+    read_status: Answer[int]
+    write_status: Answer[int]
+    nvlink_status: Answer[int]
+
+
+class DeviceReadings(msgspec.Struct, frozen=True):
+    """What a device (by UUID) says of itself now, in NVML's units."""
+
+    uuid: str
+    memory: Answer[Memory]
+    utilization: Answer[tuple[int, int]]  # percent: GPU, memory
+    temperature: Answer[int]  # Celsius
+    power: Answer[int]  # milliwatts
+    power_limit: Answer[int]
+    energy: Answer[int]  # millijoules
+    sm_clock: Answer[int]  # megahertz
+    memory_clock: Answer[int]
+    clock_event_reasons: Answer[int]
+    processes: Answer[list[Process]]
+    samples: Answer[list[Sample]]
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """How often a call gave a code since this was last told, and how long that took together."""
+
+    name: str
+    code: int
+    count: int
+    seconds: float
+
+
+# ---- requests ----
+
+
+class Open(msgspec.Struct, frozen=True, tag=True):
+    """Load NVML and count the GPUs, touching none."""
+
+
+class Attach(msgspec.Struct, frozen=True, tag=True):
+    """Take a handle, by bus id where it is known and by index else, and tell the facts; again, to ask them anew."""
+
+    index: int | None = None
+    bus_id: str | None = None
+
+
+class Survey(msgspec.Struct, frozen=True, tag=True):
+    """Tell the place of an attached GPU in the machine, and its links to all others that are attached."""
+
+    slot: str
+
+
+class Read(msgspec.Struct, frozen=True, tag=True):
+    """Read an attached GPU and its MIG devices."""
+
+    slot: str
+
+
+class Count(msgspec.Struct, frozen=True, tag=True):
+    """Tell the calls since this was last asked."""
+
+
+# ---- replies ----
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    """NVML works. library is the file in use; simulated says that it is no real driver."""
+
+    driver_version: Answer[str]
+    nvml_version: Answer[str]
+    cuda_version: Answer[int]
+    count: Answer[int]
+    library: str
+    simulated: bool
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """NVML can't be used: what was done, the code, and which files were tried."""
+
+    code: int
+    stage: str
+    detail: str = ""
+
+
+class Attached(msgspec.Struct, frozen=True, tag=True):
+    """Facts of the GPU, or only the code with which the handle was refused. instances: the MIG devices.
+
+    slot names the GPU in later requests: its bus id, lower case as in sysfs, or its index where that is not known.
+    """
+
+    code: int
+    slot: str = ""
+    index: Answer[int] = Answer(None, NOT_ASKED)
+    facts: DeviceFacts | None = None
+    mig_enabled: Answer[bool] = Answer(None, NOT_ASKED)
+    instances: list[DeviceFacts] = []
+
+
+class Surveyed(msgspec.Struct, frozen=True, tag=True):
+    """Affinities are words of 64 bits; bit n of word w stands for node or CPU 64 w + n."""
+
+    memory_nodes: Answer[list[int]]
+    cpus: Answer[list[int]]
+    nvlinks: list[NvLink]
+    peers: list[PeerFacts]
+
+
+class ReadDone(msgspec.Struct, frozen=True, tag=True):
+    """The card itself first, then its MIG devices."""
+
+    mig_enabled: Answer[bool]
+    devices: list[DeviceReadings]
+
+
+class Counted(msgspec.Struct, frozen=True, tag=True):
+    """Calls by name and code."""
+
+    calls: list[Call]
+
+
+Request = Open | Attach | Survey | Read | Count
+Reply = Opened | Failed | Attached | Surveyed | ReadDone | Counted
+
+
+def frame(message: Request | Reply) -> bytes:
+    """One message as it crosses."""
+    body = msgspec.msgpack.encode(message)
+    return LENGTH.pack(len(body)) + body
+
+
+request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+reply_decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
