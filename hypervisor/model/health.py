@@ -33,6 +33,7 @@ class HealthCode(Enum):
     GPU_MISSING = "GpuMissing"
     GPU_UNREADABLE = "GpuUnreadable"
     GPU_DETACHED = "GpuDetached"
+    CLOCKS_REDUCED = "ClocksReduced"
     USE_UNKNOWN = "UseUnknown"
     FOREIGN_USE = "ForeignUse"
     MODEL_UNKNOWN = "ModelUnknown"
