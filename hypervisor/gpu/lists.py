@@ -97,6 +97,15 @@ def plausible(processes: list[Process], *, most_pid: int, most_bytes: int | None
     """False when fields are shuffled: what a driver gives that has another layout behind the same name."""
     bound = 2**48 if most_bytes is None else most_bytes
     return all(
-        0 < entry.pid <= most_pid and (entry.memory_bytes is None or entry.memory_bytes <= bound)
-        for entry in processes
+        0 < entry.pid <= most_pid and (entry.memory_bytes is None or entry.memory_bytes <= bound) for entry in processes
     )
+
+
+def merged(processes: list[Process]) -> list[Process]:
+    """Each process once: lists overlap, and one of them may not know the memory."""
+    found: dict[int, Process] = {}
+    for entry in processes:
+        known = found.get(entry.pid, entry)
+        amounts = [each.memory_bytes for each in (known, entry) if each.memory_bytes is not None]
+        found[entry.pid] = Process(entry.pid, max(amounts, default=None), known.mps or entry.mps)
+    return [found[pid] for pid in sorted(found)]

@@ -9,6 +9,7 @@ import ctypes
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,9 @@ Value = TypeVar("Value")
 Rung = tuple[str, Callable[[Any], Value]]
 
 AFFINITY_WORDS = 64  # 4096 CPUs
+# A sample from further ahead is garbage; believed, its time would hide all samples that come after it.
+A_DAY_US = 86_400_000_000
+FIRST_SAMPLES_US = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -117,10 +121,15 @@ class Nvml:
     # ---- the node ----
 
     def driver_version(self) -> Answer[str]:
-        return self.ask(self._system, "nvmlSystemGetDriverVersion", lambda _: _text(pynvml.nvmlSystemGetDriverVersion()))
+        return self.ask(
+            self._system, "nvmlSystemGetDriverVersion", lambda _: _text(pynvml.nvmlSystemGetDriverVersion())
+        )
 
     def nvml_version(self) -> Answer[str]:
-        return self.ask(self._system, "nvmlSystemGetNVMLVersion", lambda _: _text(pynvml.nvmlSystemGetNVMLVersion()))
+        return self._system_text("nvmlSystemGetNVMLVersion")
+
+    def _system_text(self, name: str) -> Answer[str]:
+        return self.ask(self._system, name, lambda _: _text(getattr(pynvml, name)()))
 
     def cuda_version(self) -> Answer[int]:
         return self.climb(
@@ -233,7 +242,9 @@ class Nvml:
     def affinity(self, device: Device, name: str, *arguments: int) -> Answer[list[int]]:
         """A bit mask of CPUs or NUMA nodes, in words of 64 bits."""
         return self.ask(
-            device, name, lambda handle: [int(word) for word in getattr(pynvml, name)(handle, AFFINITY_WORDS, *arguments)]
+            device,
+            name,
+            lambda handle: [int(word) for word in getattr(pynvml, name)(handle, AFFINITY_WORDS, *arguments)],
         )
 
     def mig_devices(self, device: Device) -> list[Device]:
@@ -244,7 +255,7 @@ class Nvml:
             answer = self.ask(
                 device,
                 "nvmlDeviceGetMigDeviceHandleByIndex",
-                lambda handle, index=index: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index),  # type: ignore[misc]
+                partial(_mig_device, index),
                 index,
             )
             if answer.code == SUCCESS:
@@ -262,20 +273,13 @@ class Nvml:
 
     def processes(self, device: Device, most_bytes: int | None) -> Answer[list[Process]]:
         """Processes of all lists, each once, with the most that a list attributes to it."""
-        merged: dict[int, int | None] = {}
-        answer = self._process_list(device, "Compute", most_bytes)
-        if answer.value is None:
-            return answer
-        for kind in ("Graphics", "MPSCompute"):
-            further = self._process_list(device, kind, most_bytes)
-            if further.value is None and classify(further.code) is not ErrorClass.ABSENT:
-                return further  # an incomplete list would make what it holds look free
-            answer.value.extend(further.value or [])
-        for entry in answer.value:
-            known = merged.get(entry.pid)
-            if entry.pid not in merged or (entry.memory_bytes or 0) > (known or 0):
-                merged[entry.pid] = entry.memory_bytes
-        return Answer([Process(pid, memory) for pid, memory in sorted(merged.items())])
+        found: list[Process] = []
+        for kind in ("Compute", "Graphics", "MPSCompute"):
+            answer = self._process_list(device, kind, most_bytes)
+            if answer.value is None and (kind == "Compute" or classify(answer.code) is not ErrorClass.ABSENT):
+                return answer  # an incomplete list would make what it leaves out look free
+            found += [Process(entry.pid, entry.memory_bytes, kind == "MPSCompute") for entry in answer.value or ()]
+        return Answer(lists.merged(found))
 
     def _process_list(self, device: Device, kind: str, most_bytes: int | None) -> Answer[list[Process]]:
         versions = lists.PROCESS_LIST_VERSIONS[lists.PROCESS_LIST_VERSIONS.index(device.process_version) :]
@@ -285,7 +289,7 @@ class Nvml:
             answer = self._ask_list(
                 device,
                 f"nvmlDeviceGet{kind}RunningProcesses{version}",
-                lambda handle, version=version: lists.read_processes(self._native, handle, kind, version),
+                partial(self._read_processes, kind, version),
             )
             if answer.value is None:
                 if classify(answer.code) is not ErrorClass.ABSENT:
@@ -303,6 +307,9 @@ class Nvml:
         # The pids make sense and only the amounts do not: who is there is known, how much is not.
         return Answer([Process(entry.pid, None) for entry in doubtful.value])
 
+    def _read_processes(self, kind: str, version: str, handle: Any) -> Answer[list[Process]]:
+        return lists.read_processes(self._native, handle, kind, version)
+
     def samples(self, device: Device) -> Answer[list[Sample]]:
         """Utilisation samples of processes that were not given before."""
         answer = self._ask_list(
@@ -311,17 +318,19 @@ class Nvml:
             lambda handle: lists.read_samples(self._native, handle, device.last_sample_us),
         )
         now_us = time.time_ns() // 1000
+        first, last = device.last_sample_us == 0, device.last_sample_us
         sane = [
             sample
             for sample in answer.value or ()
-            if 0 < sample.pid <= self._most_pid and device.last_sample_us < sample.time_us <= now_us + 1_000_000
+            if 0 < sample.pid <= self._most_pid and last < sample.time_us <= now_us + A_DAY_US
         ]
-        device.last_sample_us = max((sample.time_us for sample in sane), default=device.last_sample_us)
+        device.last_sample_us = max((sample.time_us for sample in sane), default=last)
+        if first:
+            # The first answer reaches back as far as the driver remembers; old activity is no news.
+            sane = [sample for sample in sane if sample.time_us >= now_us - FIRST_SAMPLES_US]
         return answer if answer.value is None else Answer(sane)
 
-    def _ask_list(
-        self, device: Device, name: str, call: Callable[[Any], Answer[list[Value]]]
-    ) -> Answer[list[Value]]:
+    def _ask_list(self, device: Device, name: str, call: Callable[[Any], Answer[list[Value]]]) -> Answer[list[Value]]:
         def raising(handle: Any) -> list[Value]:
             answer = call(handle)
             if answer.value is None:
@@ -329,6 +338,10 @@ class Nvml:
             return answer.value
 
         return self.ask(device, name, raising)
+
+
+def _mig_device(index: int, handle: Any) -> Any:
+    return pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
 
 
 def _text(value: str | bytes) -> str:

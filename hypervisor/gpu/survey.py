@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +16,6 @@ CLOCK_MEMORY = 2
 MOST_LINKS = 36
 P2P_READ, P2P_WRITE, P2P_NVLINK = 0, 1, 2
 SCOPE_NODE = 0
-# How far back the first samples reach.
-FIRST_SAMPLES_US = 1_000_000
 
 
 @dataclass(slots=True)
@@ -33,7 +30,7 @@ class Card:
 
 def attach(nvml: Nvml, handle: Any, request: wire.Attach) -> tuple[Card, wire.Attached]:
     """Ask for everything that does not change."""
-    device = Device(handle, last_sample_us=time.time_ns() // 1000 - FIRST_SAMPLES_US)
+    device = Device(handle)
     facts = _facts(nvml, device)
     index = Answer(request.index) if request.index is not None else nvml.number(device, "nvmlDeviceGetIndex")
     slot = facts.bus_id.value or request.bus_id or f"index:{request.index}"

@@ -37,10 +37,14 @@ class Memory(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Process(msgspec.Struct, frozen=True, array_like=True):
-    """A process of a list; memory_bytes is None where the driver says that it does not know."""
+    """A process of a list; memory_bytes is None where the driver says that it does not know.
+
+    mps: it computes through an MPS server, to which its time is attributed.
+    """
 
     pid: int
     memory_bytes: int | None
+    mps: bool = False
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):

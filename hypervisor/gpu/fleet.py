@@ -1,0 +1,350 @@
+"""All cards of the node as far as they are known, over rounds and over readers: what to ask, and what was said.
+
+Nothing here waits or talks to the reader. A card that was seen once stays, whatever NVML says later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from hypervisor.gpu import addresses, device, wire
+from hypervisor.gpu.device import DeviceRecord
+from hypervisor.gpu.topology import Place
+from hypervisor.gpu.wire import Answer
+from hypervisor.model.health import HealthState
+
+# A card about which the reader hung this often in a row is left out for a while.
+STRIKES = 2
+QUARANTINE_SECONDS = 30.0
+MOST_QUARANTINE_SECONDS = 600.0
+HOLE_RETRY_SECONDS = 5.0
+FACTS_RETRY_SECONDS = 5.0
+SURVEY_SECONDS = 60.0
+# Codes of a lookup by address: invalid argument, not found, no GPU found.
+UNKNOWN_ADDRESS = (2, 6, 28)
+# MIG devices are made and removed while we look; nothing tells us.
+INSTANCES_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class CardState:
+    """One card: how to reach it, and how it goes."""
+
+    slot: str
+    index: int
+    uuid: str
+    bus_id: str | None
+    instances: tuple[str, ...] = ()
+    mig_enabled: bool = False
+    attached: bool = False  # by the reader that runs now
+    missing: bool = False
+    detached: bool = False
+    surveyed: wire.Surveyed | None = None
+    facts_due_at: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """An index at which no card could be opened, and none is known: the code, and when to try again."""
+
+    code: int
+    due_at: float
+
+
+@dataclass(slots=True)
+class Quarantine:
+    """A slot about which the reader hung or died."""
+
+    strikes: int = 0
+    until: float = 0.0
+    seconds: float = QUARANTINE_SECONDS
+
+
+@dataclass(slots=True)
+class Fleet:
+    """The cards by slot, the records by UUID, and what could not be opened."""
+
+    cards: dict[str, CardState] = field(default_factory=dict)
+    records: dict[str, DeviceRecord] = field(default_factory=dict)
+    holes: dict[int, Hole] = field(default_factory=dict)  # by index
+    quarantines: dict[str, Quarantine] = field(default_factory=dict)
+    simulated: bool = False
+    survey_due_at: float = 0.0
+
+    # ---- what to ask ----
+
+    def plan(self, count: int | None, *, now: float) -> list[wire.Attach]:
+        """What a new reader is to attach: by index, or by bus id where cards must not be touched."""
+        self.holes.clear()
+        for card in self.cards.values():
+            card.attached = False
+        known = [card for card in self.cards.values() if card.bus_id]
+        untouched = [card for card in self.cards.values() if card.detached or self.quarantined(card.slot, now=now)]
+        if count is None or (untouched and len(known) == len(self.cards)):
+            return [wire.Attach(bus_id=card.bus_id) for card in known if card not in untouched]
+        taken = {card.index for card in untouched}
+        return [
+            wire.Attach(index=index)
+            for index in range(count)
+            if index not in taken and not self.quarantined(_by_index(index), now=now)
+        ]
+
+    def attaches_due(self, *, now: float) -> list[wire.Attach]:
+        """Cards to try again in this round, and cards whose facts are to be asked anew."""
+        due = [wire.Attach(index=index) for index, hole in self.holes.items() if hole.due_at <= now]
+        for card in self.cards.values():
+            if card.detached or self.quarantined(card.slot, now=now):
+                continue
+            if card.facts_due_at <= now:
+                due.append(_attach(card))
+        return due
+
+    def unattached(self, *, now: float) -> list[wire.Attach]:
+        """Cards that a plan left out, by their address: a count that is too low must not lose them."""
+        return [
+            wire.Attach(bus_id=card.bus_id)
+            for card in self.cards.values()
+            if card.bus_id
+            and not card.attached
+            and not card.detached
+            and card.facts_due_at == float("inf")
+            and not self.quarantined(card.slot, now=now)
+        ]
+
+    def cards_to_read(self, *, now: float) -> list[CardState]:
+        """Attached cards that may be asked."""
+        return [card for card in self.cards.values() if card.attached and not self.quarantined(card.slot, now=now)]
+
+    # ---- what was said ----
+
+    def on_attached(self, request: wire.Attach, reply: wire.Attached, *, now: float) -> None:
+        """A card was attached, or refused."""
+        if reply.facts is None or not reply.facts.uuid.value:
+            code = reply.code or (reply.facts.uuid.code if reply.facts else 0)
+            self._on_refused(request, code, now=now)
+            return
+        facts = reply.facts
+        uuid = facts.uuid.value or ""
+        index = reply.index.value
+        known = next((card for card in self.cards.values() if card.uuid == uuid), None)
+        if known is not None and known.slot != reply.slot:
+            del self.cards[known.slot]  # the same card in another place, or a bus id read at last
+        if index is None:
+            index = known.index if known else len(self.cards)
+        card = self.cards[reply.slot] = known or CardState(reply.slot, index, uuid, facts.bus_id.value)
+        card.slot, card.index, card.bus_id = reply.slot, index, facts.bus_id.value or card.bus_id
+        card.attached, card.missing = True, False
+        if reply.mig_enabled.value is not None:
+            card.mig_enabled = reply.mig_enabled.value
+        self.holes.pop(index, None)
+        self._on_facts(card, facts, reply.instances)
+        retry = FACTS_RETRY_SECONDS if device.incomplete(facts) else float("inf")
+        card.facts_due_at = now + min(retry, INSTANCES_SECONDS if card.mig_enabled else float("inf"))
+        if card.surveyed is None:
+            self.survey_due_at = now
+
+    def _on_facts(self, card: CardState, facts: wire.DeviceFacts, instances: list[wire.DeviceFacts]) -> None:
+        parent = self._identify(facts, card, None)
+        for gone in set(card.instances) - {each.uuid.value for each in instances}:
+            self.records.pop(gone, None)
+        card.instances = tuple(each.uuid.value for each in instances if each.uuid.value)
+        for each in instances:
+            if each.uuid.value:
+                self._identify(each, card, parent)
+
+    def _identify(self, facts: wire.DeviceFacts, card: CardState, parent: DeviceRecord | None) -> DeviceRecord:
+        last = self.records.get(facts.uuid.value or "")
+        identity = device.identify(
+            facts,
+            index=card.index,
+            parent=parent.identity if parent else None,
+            simulated=self.simulated,
+            last=last.identity if last else None,
+        )
+        record = replace(last, identity=identity, facts=facts) if last else DeviceRecord(identity=identity, facts=facts)
+        self.records[identity.uuid] = record
+        return record
+
+    def _on_refused(self, request: wire.Attach, code: int, *, now: float) -> None:
+        card = next((card for card in self.cards.values() if _is_about(request, card)), None)
+        if card is None:
+            if request.index is not None:
+                self.holes[request.index] = Hole(code, now + HOLE_RETRY_SECONDS)
+            return
+        card.attached = False
+        card.facts_due_at = now + HOLE_RETRY_SECONDS
+        # NVML does not know this address: that is not the card's own word that it is lost.
+        card.missing = request.bus_id is not None and code in UNKNOWN_ADDRESS
+        for uuid in self.devices_of(card):
+            self.records[uuid] = device.unreadable(self.records[uuid], code)
+            if card.missing and not self.simulated and not addresses.on_bus(card.bus_id or ""):
+                self.records[uuid] = replace(self.records[uuid], health=HealthState.LOST)
+
+    def on_read(
+        self,
+        card: CardState,
+        reply: wire.ReadDone,
+        *,
+        bounds: Mapping[str, tuple[int, int]],
+        now: float,
+        wall_offset: float,
+    ) -> None:
+        """A card was read."""
+        self.quarantines.pop(card.slot, None)
+        if reply.mig_enabled.value is not None and reply.mig_enabled.value != card.mig_enabled:
+            card.facts_due_at = now
+        for told in reply.devices:
+            record = self.records.get(told.uuid)
+            if record is None:
+                continue
+            was = record.health
+            self.records[told.uuid] = device.update(
+                record, told, bounds=bounds[told.uuid], now=now, wall_offset=wall_offset
+            )
+            if (was is HealthState.LOST) != (self.records[told.uuid].health is HealthState.LOST):
+                self.survey_due_at = now
+
+    def finish_round(self, read: Collection[str]) -> None:
+        """After a round: the figures of cards (slots) that were not read stand as stale."""
+        for card in self.cards.values():
+            if card.slot not in read:
+                for uuid in self.devices_of(card):
+                    self.records[uuid] = device.as_stale(self.records[uuid])
+
+    def on_surveyed(self, card: CardState, reply: wire.Surveyed) -> None:
+        """The place of a card. What it does not say this time stays as it was said before."""
+        card.surveyed = _kept(card.surveyed, reply)
+
+    def on_strike(self, slot: str, *, now: float) -> None:
+        """The reader hung or died while it was asked about this slot."""
+        quarantine = self.quarantines.setdefault(slot, Quarantine())
+        quarantine.strikes += 1
+        if quarantine.strikes >= STRIKES:
+            quarantine.until = now + quarantine.seconds
+            quarantine.seconds = min(quarantine.seconds * 2, MOST_QUARANTINE_SECONDS)
+            quarantine.strikes = STRIKES - 1  # once more is enough from now on
+            if slot in self.cards:
+                self.cards[slot].facts_due_at = quarantine.until
+
+    def on_reader_down(self) -> None:
+        """No reader runs: everything stands, as stale."""
+        for card in self.cards.values():
+            card.attached = False
+        for uuid, record in self.records.items():
+            self.records[uuid] = device.as_stale(record)
+
+    def reclaim(self, card: CardState) -> None:
+        """A card that was let go of is to be read again: what it was before a reset says nothing of its health."""
+        card.detached = False
+        card.facts_due_at = float("inf")
+        self.quarantines.pop(card.slot, None)
+        for uuid in self.devices_of(card):
+            self.records[uuid] = replace(self.records[uuid], health=HealthState.UNKNOWN, code=0, problems=())
+
+    # ---- what is known ----
+
+    def quarantined(self, slot: str, *, now: float) -> bool:
+        """Whether a slot is left out for now."""
+        quarantine = self.quarantines.get(slot)
+        return quarantine is not None and now < quarantine.until
+
+    def devices_of(self, card: CardState) -> tuple[str, ...]:
+        """UUIDs of a card and its MIG devices."""
+        return (card.uuid, *card.instances)
+
+    def published_of(self, card: CardState) -> tuple[str, ...]:
+        """UUIDs that are offered: a divided card is its instances; itself only when it has none."""
+        return card.instances if card.mig_enabled and card.instances else (card.uuid,)
+
+    def card_of(self, uuid: str) -> CardState | None:
+        """The card of a device, case ignored."""
+        wanted = uuid.lower()
+        for card in self.cards.values():
+            if wanted in (each.lower() for each in self.devices_of(card)):
+                return card
+        return None
+
+    def any_lost(self) -> bool:
+        """Whether a card is lost that nobody detached."""
+        return any(
+            not card.detached and (card.missing or self.records[card.uuid].health is HealthState.LOST)
+            for card in self.cards.values()
+        )
+
+    def places(self) -> list[Place]:
+        """Each card in the machine, for the topology."""
+        return [self._place(card) for card in self.cards.values()]
+
+    def _place(self, card: CardState) -> Place:
+        surveyed = card.surveyed
+        nodes = addresses.members(surveyed.memory_nodes.value or ()) if surveyed else []
+        cpus = addresses.as_cpu_list(addresses.members(surveyed.cpus.value or ())) if surveyed else ""
+        node = nodes[0] if len(nodes) == 1 else None
+        if not self.simulated and card.bus_id and addresses.on_bus(card.bus_id):
+            # The kernel knows when it does not know; NVML then says node 0.
+            node = addresses.numa_node_of(card.bus_id)
+            cpus = cpus or addresses.cpu_list_of(card.bus_id)
+        return Place(
+            slot=card.slot,
+            uuid=card.uuid,
+            numa_node=node,
+            cpu_affinity=cpus,
+            surveyed=surveyed,
+            why="it could not be surveyed" if surveyed is None else "",
+        )
+
+
+def _attach(card: CardState) -> wire.Attach:
+    return wire.Attach(bus_id=card.bus_id) if card.bus_id else wire.Attach(index=card.index)
+
+
+def _is_about(request: wire.Attach, card: CardState) -> bool:
+    if request.bus_id is not None:
+        return card.bus_id == request.bus_id
+    return not card.attached and not card.detached and card.index == request.index
+
+
+def _by_index(index: int) -> str:
+    return f"index:{index}"
+
+
+def slot_of(request: wire.Request) -> str | None:
+    """Which slot a request is about; None for the library as a whole."""
+    match request:
+        case wire.Attach(index, bus_id):
+            return bus_id or _by_index(index or 0)
+        case wire.Survey(slot) | wire.Read(slot):
+            return slot
+    return None
+
+
+def _kept(last: wire.Surveyed | None, new: wire.Surveyed) -> wire.Surveyed:
+    if last is None:
+        return new
+    before = {peer.slot: peer for peer in last.peers}
+    peers = [_kept_peer(before.get(peer.slot), peer) for peer in new.peers]
+    told = {peer.slot for peer in peers}
+    peers += [peer for slot, peer in before.items() if slot not in told]
+    return wire.Surveyed(
+        memory_nodes=_newer(last.memory_nodes, new.memory_nodes),
+        cpus=_newer(last.cpus, new.cpus),
+        nvlinks=new.nvlinks or last.nvlinks,
+        peers=peers,
+    )
+
+
+def _kept_peer(last: wire.PeerFacts | None, new: wire.PeerFacts) -> wire.PeerFacts:
+    if last is None:
+        return new
+    return wire.PeerFacts(
+        new.slot,
+        _newer(last.ancestor, new.ancestor),
+        _newer(last.read_status, new.read_status),
+        _newer(last.write_status, new.write_status),
+        _newer(last.nvlink_status, new.nvlink_status),
+    )
+
+
+def _newer(last: Answer[wire.Value], new: Answer[wire.Value]) -> Answer[wire.Value]:
+    return new if new.value is not None else last if last.value is not None else new

@@ -1,0 +1,148 @@
+"""From what is known of the cards to the inventory that all others read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hypervisor.gpu import device, topology
+from hypervisor.gpu.catalogue import Card, Catalogue, Rating, part_of_parent
+from hypervisor.gpu.codes import words
+from hypervisor.gpu.conditions import ConditionBook, Finding
+from hypervisor.gpu.device import DeviceRecord
+from hypervisor.gpu.fleet import CardState, Fleet
+from hypervisor.model.figure import Figure
+from hypervisor.model.health import Condition, HealthCode, HealthState
+from hypervisor.model.inventory import DeviceObservation
+from hypervisor.model.topology import GpuTopology
+
+# Rounds in a row with clocks held down before a GPU counts as degraded.
+DEGRADED_ROUNDS = 3
+
+
+class Observer:
+    """Turns the fleet into observations; keeps ratings and since when conditions hold."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._ratings: dict[Card, Rating] = {}
+        self._book = ConditionBook()
+
+    def use(self, catalogue: Catalogue) -> None:
+        """Rate by another catalogue from now on."""
+        self._catalogue = catalogue
+        self._ratings.clear()
+
+    def memory_bounds(self, record: DeviceRecord) -> tuple[int, int]:
+        """Least and most bytes that the total of a device can be; a MIG device has at most what there is."""
+        if record.identity.partition is not None:
+            return 1, 2**44
+        return self._catalogue.memory_bounds(device.card_of(record))
+
+    def node_conditions(self, findings: Iterable[Finding], *, wall_time: float) -> tuple[Condition, ...]:
+        """Conditions of the node, with the time since when each holds."""
+        return self._book.conditions("node", findings, wall_time=wall_time)
+
+    def devices(
+        self, fleet: Fleet, *, now: float, wall_time: float, use_known_seconds: float
+    ) -> tuple[DeviceObservation, ...]:
+        """Observations of all devices, by index and instance. A use older than use_known_seconds counts as unknown."""
+        places = topology.topologies(fleet.places())
+        found = []
+        for card in fleet.cards.values():
+            for uuid in fleet.published_of(card):
+                record = fleet.records[uuid]
+                tflops = self._tflops(record, fleet.records[card.uuid], card, now)
+                findings = self._findings(fleet, card, record, tflops, now, use_known_seconds)
+                found.append(
+                    DeviceObservation(
+                        identity=record.identity,
+                        tflops=tflops,
+                        vram_bytes=_vram(record, card),
+                        readings=device.readings(record),
+                        topology=_of_device(places.get(card.uuid), uuid),
+                        health=_health(card, record),
+                        conditions=self._book.conditions(uuid, findings, wall_time=wall_time),
+                    )
+                )
+        return tuple(sorted(found, key=_order))
+
+    def _rate(self, record: DeviceRecord, now: float) -> Rating:
+        card = device.card_of(record)
+        if card not in self._ratings:
+            self._ratings[card] = self._catalogue.rate(card, now=now)
+        return self._ratings[card]
+
+    def _tflops(self, record: DeviceRecord, parent: DeviceRecord, card: CardState, now: float) -> Figure[float]:
+        whole = self._rate(parent, now).tflops
+        if record is not parent:
+            return part_of_parent(whole, record.identity.sm_count, parent.identity.sm_count)
+        return Figure.absent("MIG mode is on and the card has no instances") if card.mig_enabled else whole
+
+    def _findings(
+        self,
+        fleet: Fleet,
+        card: CardState,
+        record: DeviceRecord,
+        tflops: Figure[float],
+        now: float,
+        use_known_seconds: float,
+    ) -> Iterator[Finding]:
+        if card.detached:
+            yield Finding(HealthCode.GPU_DETACHED, "released on request; attach it again when the work on it is done")
+        elif card.missing:
+            yield Finding(HealthCode.GPU_MISSING, "the driver does not list this GPU any more")
+        if record.health is HealthState.LOST:
+            yield Finding(HealthCode.GPU_LOST, _lost(record), "lost")
+        elif card.slot in fleet.quarantines and fleet.quarantined(card.slot, now=now):
+            yield Finding(
+                HealthCode.GPU_UNREADABLE,
+                "the driver does not answer calls about this GPU; it is left out and tried again from time to time",
+            )
+        elif record.code != 0 and not card.detached:
+            yield Finding(HealthCode.GPU_UNREADABLE, f"this GPU can't be read: {words(record.code)}")
+        elif record.problems:
+            text = f"last good readings stand: {'; '.join(record.problems)}"
+            yield Finding(HealthCode.READING_REJECTED, text, ",".join(record.rejections))
+        if record.slow_rounds >= DEGRADED_ROUNDS:
+            yield Finding(HealthCode.CLOCKS_REDUCED, "hardware holds the clocks down because of heat or power")
+        if not _use_is_known(record, now, use_known_seconds):
+            yield Finding(HealthCode.USE_UNKNOWN, "what is in use on this GPU is not known now")
+        if tflops.value is None:
+            yield Finding(HealthCode.MODEL_UNKNOWN, f"{tflops.absent_reason}; add the model to a site catalogue")
+
+
+def _health(card: CardState, record: DeviceRecord) -> HealthState:
+    if card.detached:
+        return HealthState.DRAINING
+    if record.health is HealthState.HEALTHY and record.slow_rounds >= DEGRADED_ROUNDS:
+        return HealthState.DEGRADED
+    return record.health
+
+
+def _lost(record: DeviceRecord) -> str:
+    return words(record.code) if record.code else "the GPU is gone from the PCI bus"
+
+
+def _use_is_known(record: DeviceRecord, now: float, limit: float) -> bool:
+    used = record.memory.used
+    return used.value is not None and (not used.stale or now - used.observed_at <= limit)
+
+
+def _vram(record: DeviceRecord, card: CardState) -> Figure[int]:
+    if card.mig_enabled and record.identity.partition is None:
+        return Figure.absent("MIG mode is on and the card has no instances")
+    return record.capacity.figure
+
+
+def _of_device(place: GpuTopology | None, uuid: str) -> GpuTopology | None:
+    if place is None or place.gpu_uuid == uuid:
+        return place
+    # MIG devices have no links of their own; they lie where their card lies.
+    return GpuTopology(gpu_uuid=uuid, numa_node=place.numa_node, cpu_affinity=place.cpu_affinity, links=())
+
+
+def _order(observation: DeviceObservation) -> tuple[int, int, int, str]:
+    identity = observation.identity
+    partition = identity.partition
+    place = (partition.gpu_instance_id, partition.compute_instance_id) if partition else (0, 0)
+    return identity.index, *place, identity.uuid

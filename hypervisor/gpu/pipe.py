@@ -1,0 +1,132 @@
+"""The daemon's end of a gpu-reader: starts the process, asks one thing at a time, ends it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+
+from hypervisor.gpu import wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+COMMAND = (sys.executable, "-P", "-m", "hypervisor", "gpu-reader")
+
+# A process that was killed and is still there sits in the driver; it is left behind after this.
+END_SECONDS = 1.0
+
+
+class ReaderGoneError(Exception):
+    """The process ended, or said something that is no reply."""
+
+
+class ReaderHungError(Exception):
+    """No reply came in time."""
+
+
+class ReaderProcess:
+    """A running gpu-reader. Not for use by several tasks at a time."""
+
+    def __init__(self, process: trio.Process, requests: trio.abc.SendStream, replies: trio.abc.ReceiveStream) -> None:
+        self.process = process
+        self._requests = requests
+        self._replies = replies
+        self._received = bytearray()
+
+    async def ask(self, request: wire.Request, *, timeout: float) -> wire.Reply:
+        """The reply to a request.
+
+        Raises ReaderHungError after `timeout` seconds and ReaderGoneError when the process is gone. After either, and
+        after a cancellation, replies no longer match requests: the process has to be ended.
+        """
+        with trio.move_on_after(timeout):
+            return await self._exchange(request)
+        raise ReaderHungError(f"no answer within {timeout:g} s")
+
+    async def _exchange(self, request: wire.Request) -> wire.Reply:
+        try:
+            await self._requests.send_all(wire.frame(request))
+            (length,) = wire.LENGTH.unpack(await self._take(wire.LENGTH.size))
+            if length > wire.MAX_FRAME_BYTES:
+                raise ReaderGoneError(f"a reply of {length} bytes can't be one")
+            return wire.reply_decoder.decode(await self._take(length))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise ReaderGoneError("it ended while it was asked") from error
+        except msgspec.DecodeError as error:
+            raise ReaderGoneError(f"its reply can't be read: {error}") from error
+
+    async def _take(self, count: int) -> bytes:
+        while len(self._received) < count:
+            part = await self._replies.receive_some()
+            if not part:
+                raise ReaderGoneError("it ended without an answer")
+            self._received += part
+        taken = bytes(self._received[:count])
+        del self._received[:count]
+        return taken
+
+
+@asynccontextmanager
+async def open_reader_process(
+    environment: Mapping[str, str], lingering: LingeringProcesses
+) -> AsyncIterator[ReaderProcess]:
+    """A gpu-reader for the length of the block, killed at its end.
+
+    The end waits a second for the process to be gone, also when cancelled, and then hands it to `lingering`: a process
+    that hangs in the driver can't be ended before the driver lets it go.
+    """
+    process = await trio.lowlevel.open_process(
+        COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=dict(environment),
+        # An interrupt from the terminal is for the daemon, which ends its reader itself.
+        start_new_session=True,
+    )
+    if process.stdin is None or process.stdout is None:
+        raise AssertionError("pipes were asked for")
+    try:
+        async with process.stdin, process.stdout:
+            yield ReaderProcess(process, process.stdin, process.stdout)
+    finally:
+        process.kill()
+        with trio.move_on_after(END_SECONDS, shield=True):
+            await process.wait()
+        if process.returncode is None:
+            lingering.add(process)
+
+
+class LingeringProcesses:
+    """Killed processes that have not ended yet, and with them their handles of the driver."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._processes: set[trio.Process] = set()
+        self._changed = trio.Event()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._processes)
+
+    def add(self, process: trio.Process) -> None:
+        """Wait for a process in the background, until the nursery ends."""
+        self._processes.add(process)
+        self._nursery.start_soon(self._reap, process)
+
+    async def _reap(self, process: trio.Process) -> None:
+        await process.wait()
+        self._processes.discard(process)
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait_none(self) -> None:
+        """Wait until all have ended. Cancelling stops the waiting and nothing else."""
+        while self._processes:
+            await self._changed.wait()

@@ -1,0 +1,93 @@
+"""Who is on a GPU and how busy: the process list with the samples beside it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hypervisor.gpu import wire
+from hypervisor.gpu.codes import ErrorClass, classify, words
+from hypervisor.gpu.wire import Answer
+from hypervisor.model.gpu import ProcessOnGpu
+
+# The longest window of a driver: before it is over, no new sample says nothing about a process.
+SAMPLE_WINDOW_SECONDS = 1.2
+# The driver stamps samples with wall time, which may have been set since.
+MOST_SAMPLE_AGE_SECONDS = 60.0
+# Drivers round up beyond 100; far beyond, a value is no percentage.
+MOST_PERCENT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Share of the last window with a kernel resident, 0 to 1, and when that window ended (CLOCK_MONOTONIC)."""
+
+    ratio: float
+    observed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What is remembered from round to round."""
+
+    processes: tuple[ProcessOnGpu, ...] | None = None
+    busy: Mapping[int, Busy] = field(default_factory=dict)
+
+
+def combine(
+    last: Activity,
+    listed: Answer[list[wire.Process]],
+    samples: Answer[list[wire.Sample]],
+    *,
+    now: float,
+    wall_offset: float,
+) -> tuple[Activity, str]:
+    """Processes of this round, and a problem or "". wall_offset is wall time less CLOCK_MONOTONIC, in seconds.
+
+    A list that failed gives no processes: who is on the card is then not known, which is told and not guessed.
+    """
+    sampled = average(samples.value or (), now=now, wall_offset=wall_offset)
+    busy = {**last.busy, **sampled}
+    if listed.value is None:
+        absent = classify(listed.code) is ErrorClass.ABSENT
+        return Activity(None, busy), "" if absent else f"list of processes: {words(listed.code)}"
+    kept: dict[int, Busy] = {}
+    found = []
+    for process in listed.value:
+        own = None if process.mps else _busy_of(process.pid, busy, samples, now)
+        if own is not None:
+            kept[process.pid] = own
+        found.append(
+            ProcessOnGpu(
+                pid=process.pid,
+                memory_bytes=process.memory_bytes,
+                busy_ratio=own.ratio if own else None,
+                busy_observed_at=own.observed_at if own else None,
+            )
+        )
+    return Activity(tuple(found), kept), ""
+
+
+def _busy_of(pid: int, busy: Mapping[int, Busy], samples: Answer[list[wire.Sample]], now: float) -> Busy | None:
+    known = busy.get(pid)
+    if samples.value is None:
+        # Without samples nothing is known of now; what was known keeps its time.
+        return None if classify(samples.code) is ErrorClass.ABSENT else known
+    if known is not None and now - known.observed_at < SAMPLE_WINDOW_SECONDS:
+        return known
+    return Busy(0.0, now)
+
+
+def average(samples: tuple[wire.Sample, ...] | list[wire.Sample], *, now: float, wall_offset: float) -> dict[int, Busy]:
+    """Mean of each process's samples, with the time of the newest; now where that time can't be right."""
+    by_pid: dict[int, list[wire.Sample]] = {}
+    for sample in samples:
+        if sample.busy_percent <= MOST_PERCENT:
+            by_pid.setdefault(sample.pid, []).append(sample)
+    found = {}
+    for pid, own in by_pid.items():
+        ended = max(each.time_us for each in own) / 1e6 - wall_offset
+        believable = now - MOST_SAMPLE_AGE_SECONDS <= ended <= now
+        ratio = sum(min(each.busy_percent, 100) for each in own) / len(own) / 100
+        found[pid] = Busy(ratio, ended if believable else now)
+    return found

@@ -1,0 +1,176 @@
+"""The child dies, hangs or loses its driver: the last inventory stands, and the child comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from hypervisor.config import Settings
+from hypervisor.gpu import open_gpu_reader
+from hypervisor.gpu.pipe import COMMAND
+from hypervisor.model import HealthCode, HealthState, Refusal
+from tests.integration.gpu.conftest import Simulated, condition, good_round, quick, reading, until
+
+
+def alive(pid: int | None) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_kill_9_of_the_child(h100: Simulated) -> None:
+    async def main() -> None:
+        async with reading(h100) as reader:
+            before = await good_round(reader)
+            first = reader.statistics().child_pid
+            assert first is not None
+            os.kill(first, signal.SIGKILL)
+            down = await until(reader, lambda now: condition(now, HealthCode.READER_RESTARTING) is not None)
+            assert [each.identity for each in down.devices] == [each.identity for each in before.devices]
+            for old, new in zip(before.devices, down.devices, strict=True):
+                assert new.vram_bytes.value == old.vram_bytes.value
+                assert new.vram_bytes.stale
+                assert new.health is HealthState.HEALTHY
+            after = await until(reader, lambda now: now.conditions == () and not now.devices[0].vram_bytes.stale)
+            assert len(after.devices) == 8
+            assert reader.statistics().child_pid not in (None, first)
+            assert reader.statistics().restarts == 1
+
+    trio.run(main)
+
+
+def test_a_stopped_child_is_replaced(h100: Simulated) -> None:
+    async def main() -> None:
+        async with reading(h100) as reader:
+            before = await good_round(reader)
+            first = reader.statistics().child_pid
+            assert first is not None
+            os.kill(first, signal.SIGSTOP)
+            down = await until(reader, lambda now: condition(now, HealthCode.READER_HUNG) is not None)
+            assert [each.vram_bytes.value for each in down.devices] == [
+                each.vram_bytes.value for each in before.devices
+            ]
+            after = await until(reader, lambda now: now.conditions == ())
+            assert all(each.health is HealthState.HEALTHY for each in after.devices)
+            assert reader.statistics().hangs == 1
+            assert reader.statistics().lingering_children == 0
+            assert not alive(first)
+
+    trio.run(main)
+
+
+def test_a_child_ends_with_its_daemon_even_when_it_hangs(t4: Simulated) -> None:
+    t4.fault("call=nvmlInitWithFlags,hang=forever")
+    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(t4.environment)) as child:
+        from hypervisor.gpu import wire
+
+        assert child.stdin is not None
+        child.stdin.write(wire.frame(wire.Open()))
+        child.stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(0.5)
+        child.stdin.close()
+        assert child.wait(10) == 0
+
+
+def test_no_library(tmp_path: Path) -> None:
+    async def main() -> None:
+        environment = {**os.environ, "TF_NVML_LIB_PATH": str(tmp_path / "nowhere.so")}
+        async with open_gpu_reader(quick(), environment=environment) as reader:
+            inventory = await until(reader, lambda now: condition(now, HealthCode.NVML_NOT_FOUND) is not None)
+            found = condition(inventory, HealthCode.NVML_NOT_FOUND)
+            assert found is not None
+            assert "failed to load accelerator library" in found.message
+            assert str(tmp_path / "nowhere.so") in found.message
+            assert "TF_NVML_LIB_PATH" in found.message
+            assert inventory.devices == ()
+
+    trio.run(main)
+
+
+def test_a_machine_that_comes_later(tmp_path: Path, t4: Simulated) -> None:
+    link = tmp_path / "later"
+
+    async def main() -> None:
+        environment = {**t4.environment, "SIM_MACHINE": str(link)}
+        async with open_gpu_reader(quick(), environment=environment) as reader:
+            inventory = await until(reader, lambda now: condition(now, HealthCode.DRIVER_NOT_LOADED) is not None)
+            found = condition(inventory, HealthCode.DRIVER_NOT_LOADED)
+            assert found is not None
+            assert str(link) in found.message
+            os.link(t4.path, link)
+            inventory = await until(reader, lambda now: len(now.devices) == 1 and now.conditions == ())
+            assert inventory.simulated
+
+    trio.run(main)
+
+
+def test_the_reader_ends_quickly_beside_a_child_that_hangs(t4: Simulated) -> None:
+    async def main() -> None:
+        async with reading(t4, quick(reading_timeout_seconds=60)) as reader:
+            await good_round(reader)
+            t4.fault("call=nvmlDeviceGetMemoryInfo_v2,hang=forever")
+            stuck = reader.statistics().rounds
+            with trio.move_on_after(1):
+                await until(reader, lambda now: reader.statistics().rounds > stuck + 2)
+            begun = time.monotonic()
+        assert time.monotonic() - begun < 5
+
+    trio.run(main)
+
+
+def test_detach_ends_every_handle_and_leaves_the_others(h100: Simulated) -> None:
+    async def main() -> None:
+        async with reading(h100) as reader:
+            before = await good_round(reader)
+            uuid = before.devices[3].identity.uuid
+            first = reader.statistics().child_pid
+            await reader.detach(uuid)
+            assert not alive(first)
+            told = await good_round(reader)
+            assert len(told.devices) == 8
+            away = told.devices[3]
+            assert away.health is HealthState.DRAINING
+            assert condition(away, HealthCode.GPU_DETACHED) is not None
+            assert away.vram_bytes.stale
+            assert away.vram_bytes.value == before.devices[3].vram_bytes.value
+            assert all(
+                each.health is HealthState.HEALTHY and not each.vram_bytes.stale
+                for each in told.devices
+                if each is not away
+            )
+            touched = {index: h100.fault(f"gpu={index},call=*,delay=1ns") for index in (2, 3)}
+            await good_round(reader)
+            hits = {fault["id"]: fault["hits"] for fault in h100.machine.show()["faults"]}
+            assert hits[touched[3]] == 0
+            assert hits[touched[2]] > 0
+            await reader.attach(uuid.lower())
+            back = await until(reader, lambda now: now.devices[3].health is HealthState.HEALTHY)
+            assert not back.devices[3].vram_bytes.stale
+            with pytest.raises(Refusal, match="no GPU GPU-none"):
+                await reader.detach("GPU-none")
+
+    trio.run(main)
+
+
+def test_reload_keeps_the_old_catalogue_when_the_new_one_is_wrong(t4: Simulated, tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    settings = quick(catalogue=str(site))
+
+    async def main() -> None:
+        site.write_text('[[model]]\nnames = ["Tesla T4"]\ntflops = 50\n', encoding="utf-8")
+        async with reading(t4, settings) as reader:
+            inventory = await good_round(reader)
+            assert inventory.devices[0].tflops.value == 50
+            site.write_text('[[model]]\nnames = ["Tesla T4"]\ntflops = "many"\n', encoding="utf-8")
+            with pytest.raises(ValueError, match=r"tflops"):
+                reader.reload(settings)
+            assert (await good_round(reader)).devices[0].tflops.value == 50
+            reader.reload(Settings(reading_interval_seconds=0.05))
+            assert (await good_round(reader)).devices[0].tflops.value == 65
+
+    trio.run(main)
