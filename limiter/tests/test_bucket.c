@@ -1,0 +1,198 @@
+/* test: sources=limiter/src/bucket.c,limiter/src/functions.c include=limiter/include,limiter/src,limiter/tests variants=plain,address,thread */
+/* The bucket's arithmetic on a clock of our own. */
+#include "bucket.h"
+
+#include <pthread.h>
+
+#include "check.h"
+#include "functions.h"
+
+#define MS UINT64_C(1000000)
+#define START (1000 * MS)
+
+static uint64_t start_of(uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t gpu_ns, uint64_t now)
+{
+    uint64_t wall;
+    uint64_t start = hv_bucket_charge(bucket, terms, gpu_ns, now, &wall);
+    return start > now ? start : now;
+}
+
+static void arithmetic(void)
+{
+    CHECK_EQUAL(hv_bucket_wall_ns(10 * MS, 250000), 40 * MS);
+    CHECK_EQUAL(hv_bucket_gpu_ns(40 * MS, 250000), 10 * MS);
+    CHECK_EQUAL(hv_bucket_wall_ns(UINT64_MAX, 1), UINT64_MAX / 4); /* saturates */
+    CHECK_EQUAL(hv_bucket_gpu_ns(0, 1), 0);
+}
+
+/* A program that always has the next launch ready gets its share and no more. */
+static void long_run(uint32_t share_ppm, uint64_t kernel_ns)
+{
+    const struct hv_bucket_terms terms = {.share_ppm = share_ppm, .burst_ns = 5 * MS, .debt_ns = 100 * MS};
+    uint64_t bucket = 0;
+    uint64_t now = START;
+    uint64_t used = 0;
+    const uint64_t window = 10000 * MS;
+    while (now < START + window) {
+        now = start_of(&bucket, &terms, kernel_ns, now);
+        used += kernel_ns;
+    }
+    uint64_t wanted = hv_bucket_gpu_ns(window, share_ppm);
+    CHECK(used <= wanted + 5 * MS + 4 * MS + 2 * kernel_ns);
+    CHECK(used + 5 * MS >= wanted);
+}
+
+/* Waking late by less than the window costs nothing. */
+static void late_wakes(void)
+{
+    const struct hv_bucket_terms terms = {.share_ppm = 500000, .burst_ns = 0, .debt_ns = 0};
+    uint64_t bucket = 0;
+    uint64_t now = START;
+    uint64_t used = 0;
+    while (now < START + 1000 * MS) {
+        now = start_of(&bucket, &terms, MS, now) + 70000;
+        used += MS;
+    }
+    CHECK(used >= 498 * MS && used <= 506 * MS);
+}
+
+/* Idle time is not saved up beyond the burst. */
+static void idle_is_lost(void)
+{
+    const struct hv_bucket_terms terms = {.share_ppm = 500000, .burst_ns = 10 * MS, .debt_ns = 0};
+    uint64_t bucket = 0;
+    uint64_t now = START + 1000000 * MS;
+    uint64_t free_launches = 0;
+    while (start_of(&bucket, &terms, MS, now) == now)
+        free_launches++;
+    CHECK_EQUAL(free_launches, 10);
+}
+
+/* Those who wait are served in order, each at its own time. */
+static void queue_in_time(void)
+{
+    const struct hv_bucket_terms terms = {.share_ppm = 100000, .burst_ns = 0, .debt_ns = 0};
+    uint64_t bucket = 0;
+    uint64_t last = 0;
+    for (int waiter = 0; waiter < 50; waiter++) {
+        uint64_t start = start_of(&bucket, &terms, MS, START);
+        CHECK(start >= last);
+        last = start;
+    }
+    CHECK_EQUAL(last, START + 49 * 10 * MS);
+}
+
+static void give_back_and_rescale(void)
+{
+    const struct hv_bucket_terms terms = {.share_ppm = 100000, .burst_ns = 0, .debt_ns = 50 * MS};
+    uint64_t bucket = 0;
+    uint64_t wall;
+    (void)hv_bucket_charge(&bucket, &terms, 10 * MS, START, &wall);
+    CHECK_EQUAL(bucket, START + 100 * MS);
+    hv_bucket_give_back(&bucket, wall);
+    CHECK_EQUAL(bucket, START);
+    (void)hv_bucket_charge(&bucket, &terms, 10 * MS, START, &wall);
+    hv_bucket_rescale(&bucket, 100000, 500000, START);
+    CHECK_EQUAL(bucket, START + 20 * MS);
+    hv_bucket_rescale(&bucket, 500000, 100000, START + 30 * MS); /* nothing ahead: nothing to scale */
+    CHECK_EQUAL(bucket, START + 20 * MS);
+}
+
+static void debt_is_bounded(void)
+{
+    const struct hv_bucket_terms terms = {.share_ppm = 100000, .burst_ns = 0, .debt_ns = 50 * MS};
+    uint64_t bucket = 0;
+    hv_bucket_add_debt(&bucket, &terms, 100000 * MS, START);
+    CHECK_EQUAL(bucket, START + HV_BUCKET_SMALLEST_WINDOW_NS + 500 * MS);
+    uint64_t before = bucket;
+    hv_bucket_add_debt(&bucket, &terms, MS, START);
+    CHECK_EQUAL(bucket, before);
+}
+
+/* Whatever somebody scribbles into the word, the wait has a bound. */
+static void scribbled(void)
+{
+    const struct hv_bucket_terms terms = {.share_ppm = 100000, .burst_ns = 10 * MS, .debt_ns = 50 * MS};
+    const uint64_t words[] = {UINT64_MAX, UINT64_MAX / 2, START + 1000000 * MS, 1};
+    for (unsigned i = 0; i < sizeof words / sizeof *words; i++) {
+        uint64_t bucket = words[i];
+        CHECK(start_of(&bucket, &terms, MS, START) <= START + 600 * MS);
+    }
+}
+
+/* Many at once: no charge is lost. */
+static uint64_t shared_bucket;
+
+static void *charge_often(void *argument)
+{
+    const struct hv_bucket_terms terms = {.share_ppm = 500000, .burst_ns = 0, .debt_ns = 0};
+    (void)argument;
+    for (int i = 0; i < 20000; i++) {
+        uint64_t wall;
+        (void)hv_bucket_charge(&shared_bucket, &terms, 1000, START, &wall);
+    }
+    return NULL;
+}
+
+static void many_threads(void)
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        CHECK_EQUAL(pthread_create(&threads[i], NULL, charge_often, NULL), 0);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQUAL(pthread_join(threads[i], NULL), 0);
+    CHECK_EQUAL(shared_bucket, START + 4 * 20000 * 2000);
+}
+
+/* ---- what a launch costs ---- */
+
+static void quantile(void)
+{
+    const uint32_t times[] = {900, 100, 110, 105, 5000, 120, 130, 140};
+    CHECK_EQUAL(hv_low_quantile(times, 1), 900);
+    CHECK_EQUAL(hv_low_quantile(times, 2), 100);
+    CHECK_EQUAL(hv_low_quantile(times, 8), 105);
+}
+
+static void follows_a_change(void)
+{
+    struct hv_function function = {0};
+    for (int i = 0; i < 20; i++)
+        hv_function_learn(&function, 100, 1);
+    CHECK_EQUAL(function.cost_ns, 100);
+    for (int i = 0; i < 8; i++)
+        hv_function_learn(&function, 1000, 2);
+    CHECK_EQUAL(function.cost_ns, 1000);
+    hv_function_learn(&function, 0, 3);
+    CHECK(function.cost_ns >= 1); /* 0 would mean not learned */
+}
+
+static void grids(void)
+{
+    CHECK(hv_grid_bucket(1) != hv_grid_bucket(2));
+    CHECK(hv_grid_bucket(108) != hv_grid_bucket(10000));
+    CHECK_EQUAL(hv_grid_bucket(10000), hv_grid_bucket(10001));
+    CHECK(hv_function_key(&grids, 1, 1, 0) != hv_function_key(&grids, 1, 1, 1));
+    CHECK(hv_function_key(&grids, 1, 32, 0) != hv_function_key(&grids, 1, 64, 0));
+}
+
+int main(void)
+{
+    arithmetic();
+    for (uint32_t share = 100000; share <= 900000; share += 200000) {
+        long_run(share, 20000);
+        long_run(share, MS);
+        long_run(share, 20 * MS);
+    }
+    late_wakes();
+    idle_is_lost();
+    queue_in_time();
+    give_back_and_rescale();
+    debt_is_bounded();
+    scribbled();
+    many_threads();
+    quantile();
+    follows_a_change();
+    grids();
+    return CHECK_RESULT();
+}
