@@ -136,7 +136,7 @@ def table(shown: dict[str, Any]) -> Iterator[str]:
         for gpu, usage in process["gpus"].items():
             yield (
                 f"{process['pid']:<9}{gpu:<4}{usage['bytes'] / _GIB:>9.2f}{usage['busy_ns'] / 1e9:>9.2f}  "
-                f"{process['group'][-19:]:<20}{process['name'][:24]}"
+                f"{process['group'][-19:]:<20}{Path(process['name']).name[:24]}"
             )
     for fault in shown["faults"]:
         where = "any GPU" if fault["gpu"] is None else f"GPU {fault['gpu']}"

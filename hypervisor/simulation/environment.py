@@ -9,7 +9,7 @@ from pathlib import Path
 import hypervisor
 
 MACHINE_VARIABLE = "SIM_MACHINE"
-_LIBRARIES = ("libnvidia-ml.so.1",)
+_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
 class SimulatorMissingError(RuntimeError):
