@@ -1,0 +1,43 @@
+"""Whose memory is it? What processes of no allocation hold on each GPU, for admission."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hypervisor.model import DeviceObservation, Inventory
+
+
+def foreign_bytes(
+    inventory: Inventory, ours: Mapping[str, set[int]], reserved: Mapping[str, int]
+) -> dict[str, int | None]:
+    """By GPU UUID, the VRAM that processes of no allocation hold; None where that can't be said.
+
+    ours: by GPU UUID, the host pids of our allocations; reserved: by GPU UUID, the bytes that they account, for
+    drivers that don't say what each process holds.
+    """
+    return {
+        device.identity.uuid: _of_device(
+            device, ours.get(device.identity.uuid, set()), reserved.get(device.identity.uuid, 0)
+        )
+        for device in inventory.devices
+    }
+
+
+def _of_device(device: DeviceObservation, ours: set[int], reserved: int) -> int | None:
+    listed = device.readings.processes
+    if listed is not None:
+        held = [process.memory_bytes for process in listed if process.pid not in ours]
+        if None not in held:
+            return sum(value for value in held if value is not None)
+    used = device.readings.memory_used_bytes.value
+    if used is None:
+        return None
+    # All that is used and that we can't account for: contexts of ours count as foreign here, which errs on the safe
+    # side.
+    return max(0, used - (device.readings.memory_reserved_bytes.value or 0) - reserved)
+
+
+def unattributed_pids(inventory: Inventory, ours: Iterable[int]) -> set[int]:
+    """Host pids that the driver lists and that no allocation is known to have."""
+    listed = {process.pid for device in inventory.devices for process in device.readings.processes or ()}
+    return listed - set(ours)

@@ -1,0 +1,114 @@
+"""One allocation that the daemon holds: what was granted, its open files, and what is remembered between rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hypervisor.allocations.counters import CounterMemory
+from hypervisor.allocations.environment import limit_file_variable
+from hypervisor.allocations.processes import ProcessTable
+from hypervisor.limits import LimitFileError, LimitFiles, UsageSurvey
+from hypervisor.model import (
+    Allocation,
+    AllocationPhase,
+    AllocationUsage,
+    AttachedProcess,
+    Enforcement,
+    ObjectKind,
+    ObjectReference,
+    Revision,
+)
+
+
+@dataclass(slots=True)
+class DeviceMemory:
+    """What is remembered of one device of an allocation between rounds."""
+
+    overhead_by_pid: dict[int, int] = field(default_factory=dict)
+    accounted_by_pid: dict[int, int] = field(default_factory=dict)
+    overhead_written: int | None = None
+    busy_ns: int | None = None  # as in the file; None before it was read
+    busy_at: float | None = None
+    over: bool = False
+    lowered: bool = False  # the limit was taken below what was held, and that has not been given back yet
+    beyond_rounds: int = 0
+
+
+@dataclass(slots=True)
+class Held:
+    """An allocation with its files. Only its Allocations changes it.
+
+    files is None when the limit file can't be used; finding says what is wrong with either file, "" for nothing.
+    """
+
+    allocation: Allocation
+    files: LimitFiles | None
+    counters: CounterMemory
+    devices: tuple[DeviceMemory, ...]
+    finding: str = ""
+    survey: UsageSurvey | None = None
+    processes: tuple[AttachedProcess, ...] = ()
+    unknown_slots: int = 0
+    unattached: frozenset[int] = frozenset()  # of the owner, on a GPU, without a slot
+    bypassing: frozenset[int] = frozenset()  # the same at two rounds
+    usage: AllocationUsage | None = None
+    read_sequence: int = -1  # of the inventory that the figures are from
+    reported: set[str] = field(default_factory=set)  # findings that have had their event
+
+    @classmethod
+    def of(cls, allocation: Allocation, files: LimitFiles | None, *, fresh: bool, finding: str = "") -> Held:
+        """An allocation that was granted just now (fresh), or by an earlier daemon."""
+        count = len(allocation.grants)
+        return cls(
+            allocation,
+            files,
+            CounterMemory(count, fresh=fresh),
+            tuple(DeviceMemory() for _ in range(count)),
+            finding=finding,
+        )
+
+    @property
+    def reference(self) -> ObjectReference:
+        """The allocation, for events."""
+        return ObjectReference(
+            kind=ObjectKind.ALLOCATION,
+            name=self.allocation.spec.allocation_id,
+            uid=self.allocation.uid,
+            namespace=self.allocation.spec.owner.namespace,
+        )
+
+    @property
+    def environment_entry(self) -> bytes:
+        """What the environment of a process of this allocation holds."""
+        return "=".join(limit_file_variable(self.allocation.directory)).encode()
+
+    @property
+    def current_usage(self) -> AllocationUsage:
+        """The figures of the last round; none before the first."""
+        return self.usage or AllocationUsage(
+            allocation_id=self.allocation.spec.allocation_id,
+            devices=(),
+            processes=(),
+            enforcement=Enforcement.NONE,
+            tampering=self.finding,
+        )
+
+    def enter(self, phase: AllocationPhase, revision: Revision) -> None:
+        """Change the phase. It is not kept on disk: the limit file and the owner's life tell it anew."""
+        self.allocation = replace(self.allocation, phase=phase, revision=revision)
+
+    def has_attached(self, table: ProcessTable) -> bool:
+        """May a process that has attached still live? True also where that can't be said."""
+        if self.processes or self.unknown_slots:
+            return True
+        usage = self.files.usage if self.files is not None else None
+        # The slots of a file that was tampered with say nothing, but who has it mapped is known to the kernel.
+        return bool(self.finding and usage is not None and table.mapping([usage.inode]))
+
+    def has_processes(self, table: ProcessTable) -> bool:
+        """The same, and processes that were started with these limits in their environment, attached or not yet."""
+        return self.has_attached(table) or bool(table.with_environment([self.environment_entry]))
+
+    def lose_files(self, error: LimitFileError) -> None:
+        """Write no more into a limit file that has lost its pages; what is enforced stays with the processes."""
+        self.finding = self.finding or error.message

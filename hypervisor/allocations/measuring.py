@@ -1,0 +1,289 @@
+"""Figures of one allocation: its own account beside what the driver attributes to its processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypervisor.allocations.counters import Counts
+from hypervisor.allocations.held import DeviceMemory, Held
+from hypervisor.allocations.overhead import MemorySample, overhead_of
+from hypervisor.allocations.telling import Tell
+from hypervisor.limits import LimitFileError
+from hypervisor.model import (
+    AllocationUsage,
+    DeviceGrant,
+    DeviceObservation,
+    DeviceUsage,
+    Enforcement,
+    EventType,
+    Figure,
+    FigureSource,
+    Inventory,
+    IsolationMode,
+    ProcessOnGpu,
+)
+from hypervisor.model.quantity import format_bytes
+
+_NS = 1_000_000_000
+# Memory beyond the limit that contexts and modules can explain, for each process.
+_EXPLAINED_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class DriverView:
+    """What the driver says of the processes of an allocation on one device; None and why, where it says nothing."""
+
+    processes: dict[int, ProcessOnGpu] | None
+    absent_reason: str
+    observed_at: float
+
+
+def measure(held: Held, inventory: Inventory, tell: Tell) -> None:
+    """Bring the figures up to date, write the control words, tell what has happened."""
+    observed = {device.identity.uuid: device for device in inventory.devices}
+    views = tuple(_view(held, observed.get(grant.gpu_uuid), inventory) for grant in held.allocation.grants)
+    totals = held.counters.follow(held.survey.slots if held.survey is not None else ())
+    if inventory.sequence != held.read_sequence:
+        held.read_sequence = inventory.sequence
+        for place, view in enumerate(views):
+            _follow_overhead(held, place, view)
+            _follow_busy(held, place, view)
+    devices = tuple(_device_usage(held, place, views[place], totals[place]) for place in range(len(views)))
+    held.usage = AllocationUsage(
+        allocation_id=held.allocation.spec.allocation_id,
+        devices=devices,
+        processes=held.processes,
+        enforcement=_enforcement(held, views),
+        tampering=held.finding,
+    )
+    _tell(held, devices, totals, tell)
+
+
+def _view(held: Held, device: DeviceObservation | None, inventory: Inventory) -> DriverView:
+    if device is None:
+        return DriverView(None, "the GPU is not in the driver's list", inventory.observed_at)
+    listed = device.readings.processes
+    if listed is None:
+        why = device.readings.processes_absent_reason or "the driver lists no processes"
+        return DriverView(None, why, inventory.observed_at)
+    pids = {process.host_pid for process in held.processes}
+    return DriverView({process.pid: process for process in listed if process.pid in pids}, "", inventory.observed_at)
+
+
+def _accounted(held: Held, place: int) -> dict[int, int]:
+    """By host pid, what the slots hold on a device, less what stands for contexts that are not measured yet."""
+    if held.survey is None:
+        return {}
+    by_slot = {slot.number: slot for slot in held.survey.slots}
+    found: dict[int, int] = {}
+    for process in held.processes:
+        slot = by_slot.get(process.slot)
+        if process.host_pid is None or slot is None or not slot.devices:
+            continue
+        device = slot.devices[place]
+        # A process that has loaded the limiter twice, say through a container's fork, may hold two slots.
+        found[process.host_pid] = found.get(process.host_pid, 0) + max(0, device.held_bytes - device.context_bytes)
+    return found
+
+
+def _follow_overhead(held: Held, place: int, view: DriverView) -> None:
+    memory, now = held.devices[place], _accounted(held, place)
+    before, memory.accounted_by_pid = memory.accounted_by_pid, now
+    if view.processes is None or held.survey is None:
+        return
+    known: dict[int, int] = {}
+    total = 0
+    for pid, accounted in now.items():
+        process = view.processes.get(pid)
+        if process is None or process.memory_bytes is None:
+            continue
+        sample = MemorySample(
+            driver_bytes=process.memory_bytes, accounted_before=before.get(pid), accounted_now=accounted
+        )
+        overhead, remembered = overhead_of(sample, memory.overhead_by_pid.get(pid))
+        total += overhead
+        if remembered is not None:
+            known[pid] = remembered
+    memory.overhead_by_pid = known
+    if held.files is not None and (total != memory.overhead_written or now):
+        try:
+            held.files.shm.set_overhead(place, total, round(view.observed_at * _NS))
+        except LimitFileError as error:
+            held.lose_files(error)
+    memory.overhead_written = total
+
+
+def _follow_busy(held: Held, place: int, view: DriverView) -> None:
+    """Add the GPU time of the last window to the ever increasing word of the control record."""
+    memory = held.devices[place]
+    seen = [process for process in (view.processes or {}).values() if process.busy_ratio is not None]
+    at = max((process.busy_observed_at or view.observed_at for process in seen), default=None)
+    last, memory.busy_at = memory.busy_at, at
+    if at is None or held.files is None:
+        return
+    try:
+        if memory.busy_ns is None:
+            memory.busy_ns = held.files.shm.control(place).measured_busy_ns
+        if last is not None and at > last:
+            memory.busy_ns += round(_busy(seen) * (at - last) * _NS)
+        held.files.shm.set_measured_busy(place, memory.busy_ns, round(at * _NS))
+    except LimitFileError as error:
+        held.lose_files(error)
+
+
+def _busy(processes: list[ProcessOnGpu]) -> float:
+    """Share of GPU time of several processes, 0 to 1: a sum, since the driver gives each its own slices."""
+    return min(sum((process.busy_ratio or 0.0 for process in processes), 0.0), 1.0)
+
+
+def _device_usage(held: Held, place: int, view: DriverView, counts: Counts) -> DeviceUsage:
+    grant, memory, survey = held.allocation.grants[place], held.devices[place], held.survey
+    memory.over = _is_over(held, place, grant)
+
+    def own(value: int) -> Figure[int]:
+        if survey is None:
+            return Figure.absent(held.finding or "the usage file has not been read")
+        return Figure(value, FigureSource.LIMITER, survey.at)
+
+    waited = own(counts.blocked_ns)
+    return DeviceUsage(
+        gpu_uuid=grant.gpu_uuid,
+        reserved_bytes=own(_reserved(held, place)),
+        overhead_bytes=_overhead_figure(memory, view),
+        busy_ratio=_busy_figure(view),
+        throttled_seconds_total=Figure.absent(waited.absent_reason)
+        if waited.value is None
+        else Figure(waited.value / _NS, waited.source, waited.observed_at),
+        launches_total=own(counts.launches),
+        denials_total=own(counts.denials),
+        over=memory.over,
+    )
+
+
+def _reserved(held: Held, place: int) -> int:
+    return sum(process.reserved_bytes[place] for process in held.processes if process.reserved_bytes)
+
+
+def _overhead_figure(memory: DeviceMemory, view: DriverView) -> Figure[int]:
+    if view.processes is None:
+        return Figure.absent(view.absent_reason)
+    if any(process.memory_bytes is None for process in view.processes.values()):
+        return Figure.absent("the driver does not say how much memory its processes hold")
+    return Figure(memory.overhead_written or 0, FigureSource.DRIVER, view.observed_at)
+
+
+def _busy_figure(view: DriverView) -> Figure[float]:
+    if view.processes is None:
+        return Figure.absent(view.absent_reason)
+    seen = list(view.processes.values())
+    if any(process.busy_ratio is None for process in seen):
+        return Figure.absent("the driver gives no samples of processes")
+    at = max((process.busy_observed_at or view.observed_at for process in seen), default=view.observed_at)
+    return Figure(_busy(seen), FigureSource.DRIVER, at)
+
+
+def _is_over(held: Held, place: int, grant: DeviceGrant) -> bool:
+    """More is held than the limit allows: reserved without the stand-ins of contexts, and what was measured."""
+    if grant.limit_vram_bytes is None or held.survey is None:
+        return False
+    memory = held.devices[place]
+    accounted = sum(_accounted(held, place).values())
+    unfound = sum(
+        process.reserved_bytes[place]
+        for process in held.processes
+        if process.host_pid is None and process.reserved_bytes
+    )
+    return accounted + unfound + (memory.overhead_written or 0) > grant.limit_vram_bytes
+
+
+def _enforcement(held: Held, views: tuple[DriverView, ...]) -> Enforcement:
+    """How sure it is that the limits hold, from the strongest statement to the weakest."""
+    if held.allocation.spec.isolation is IsolationMode.SHARED:
+        return Enforcement.NONE
+    if held.finding or held.bypassing or _beyond(held, views):
+        return Enforcement.VIOLATED
+    if not held.processes:
+        return Enforcement.NONE
+    attributed = all(process.host_pid is not None for process in held.processes) and all(
+        view.processes is not None
+        and all(
+            process.memory_bytes is not None and process.busy_ratio is not None for process in view.processes.values()
+        )
+        for view in views
+    )
+    return Enforcement.VERIFIED if attributed else Enforcement.UNVERIFIED
+
+
+def _beyond(held: Held, views: tuple[DriverView, ...]) -> bool:
+    """Do the processes hold more than limit and contexts explain, at two rounds in a row and with no lowered limit?"""
+    found = False
+    for grant, memory, view in zip(held.allocation.grants, held.devices, views, strict=True):
+        memory.lowered = memory.lowered and memory.over
+        if grant.limit_vram_bytes is None or view.processes is None or memory.lowered:
+            memory.beyond_rounds = 0
+            continue
+        driver = sum(process.memory_bytes or 0 for process in view.processes.values())
+        explained = grant.limit_vram_bytes + _EXPLAINED_BYTES * len(view.processes)
+        memory.beyond_rounds = memory.beyond_rounds + 1 if driver > explained else 0
+        found = found or memory.beyond_rounds >= 2
+    return found
+
+
+def _tell(held: Held, devices: tuple[DeviceUsage, ...], totals: tuple[Counts, ...], tell: Tell) -> None:
+    name = held.allocation.spec.allocation_id
+    if held.finding and held.finding not in held.reported:
+        held.reported.add(held.finding)
+        tell.event(
+            held.reference,
+            EventType.WARNING,
+            "UsageTampered",
+            f"the accounting of '{name}' can't be trusted any more: {held.finding}; its processes keep what is "
+            "enforced in them, and nothing is mended behind their back: end them and allocate anew",
+            finding=held.finding,
+        )
+    denials = held.counters.new_denials(totals) if held.survey is not None else ()
+    for grant, usage, count in zip(held.allocation.grants, devices, denials, strict=False):
+        if count and grant.limit_vram_bytes is not None:
+            _tell_denials(held, grant, usage, count, tell)
+    for place, usage in enumerate(devices):
+        mark = f"over {place}"
+        if not usage.over:
+            held.reported.discard(mark)
+        elif mark not in held.reported:
+            held.reported.add(mark)
+            _tell_over(held, held.allocation.grants[place], usage, tell)
+
+
+def _tell_denials(held: Held, grant: DeviceGrant, usage: DeviceUsage, count: int, tell: Tell) -> None:
+    assert grant.limit_vram_bytes is not None
+    reserved, overhead = usage.reserved_bytes.value or 0, usage.overhead_bytes.value or 0
+    tell.event(
+        held.reference,
+        EventType.WARNING,
+        "MemoryDenied",
+        f"'{held.allocation.spec.allocation_id}' was refused memory {count} time{'s' if count != 1 else ''} on "
+        f"{grant.gpu_uuid}: its limit is {format_bytes(grant.limit_vram_bytes)}, and {format_bytes(reserved)} are "
+        f"reserved with {format_bytes(overhead)} of overhead",
+        device=grant.gpu_uuid,
+        denials=str(count),
+        limit_bytes=str(grant.limit_vram_bytes),
+        reserved_bytes=str(reserved),
+        overhead_bytes=str(overhead),
+    )
+
+
+def _tell_over(held: Held, grant: DeviceGrant, usage: DeviceUsage, tell: Tell) -> None:
+    assert grant.limit_vram_bytes is not None
+    reserved, overhead = usage.reserved_bytes.value or 0, usage.overhead_bytes.value or 0
+    tell.event(
+        held.reference,
+        EventType.WARNING,
+        "OverLimit",
+        f"'{held.allocation.spec.allocation_id}' holds {format_bytes(reserved)} and {format_bytes(overhead)} of "
+        f"overhead on {grant.gpu_uuid}, more than its limit of {format_bytes(grant.limit_vram_bytes)}; it is granted "
+        "nothing more until it gives some back",
+        device=grant.gpu_uuid,
+        limit_bytes=str(grant.limit_vram_bytes),
+        reserved_bytes=str(reserved),
+        overhead_bytes=str(overhead),
+    )

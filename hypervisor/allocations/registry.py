@@ -1,0 +1,432 @@
+"""The single owner of the set of allocations: grants, changes, releases, and watches over them.
+
+Synchronous, for one task. What must survive is on disk before a method returns, and a method that fails has changed
+nothing.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from hypervisor.allocations.admission import Rules, admit, admit_change
+from hypervisor.allocations.adoption import Ground, adopt, bring_up_to_date, make_limit_files, unlink
+from hypervisor.allocations.environment import environment
+from hypervisor.allocations.foreign import foreign_bytes
+from hypervisor.allocations.held import Held
+from hypervisor.allocations.processes import ProcessTable
+from hypervisor.allocations.records import RecordStore, StoreError
+from hypervisor.allocations.requests import check_repeat, check_spec, described, merged
+from hypervisor.allocations.rounds import Rounds
+from hypervisor.allocations.telling import AllocationsStatistics, Counting, EmitEvent, Tell
+from hypervisor.config import Settings
+from hypervisor.limits import Finding, LimitDirectory, LimitFileError
+from hypervisor.model import (
+    Allocation,
+    AllocationPhase,
+    AllocationSpec,
+    AllocationUsage,
+    AttachedProcess,
+    DeviceGrant,
+    DeviceRequest,
+    EventType,
+    Inventory,
+    NodeIdentity,
+    ObjectKind,
+    ObjectReference,
+    Refusal,
+    RefusalReason,
+    Revision,
+)
+
+
+class Allocations:
+    """All allocations of a node, with their limit files. Built by open()."""
+
+    def __init__(self, ground: Ground, held: dict[str, Held], epoch: int) -> None:
+        self._ground = ground
+        self._held = held
+        self._epoch = epoch
+        self._rounds = Rounds(ground)
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        settings: Settings,
+        identity: NodeIdentity,
+        epoch: int,
+        next_revision: Callable[[], Revision],
+        emit: EmitEvent,
+        table: ProcessTable | None = None,
+    ) -> Allocations:
+        """Adopt what is on disk, touching nothing that did not change.
+
+        Raises Refusal (STORAGE_FAILED) when the state directory or the base directory can't be used at all; trouble
+        with single allocations is a finding of theirs and an event.
+        """
+        began = time.monotonic()
+        ground = Ground(
+            settings=settings,
+            boot_id=identity.boot_id,
+            directory=LimitDirectory(settings.base_path, boot_id=identity.boot_id, node_epoch=epoch),
+            store=RecordStore(settings.state_path / "allocations"),
+            table=table or ProcessTable(),
+            next_revision=next_revision,
+            tell=Tell(emit, Counting()),
+        )
+        try:
+            ground.store.prepare()
+            ground.directory.prepare()
+            held = adopt(ground)
+        except (StoreError, LimitFileError) as error:
+            raise storage_failed(error) from error
+        ground.tell.count.adoption_seconds = time.monotonic() - began
+        return cls(ground, held, epoch)
+
+    @property
+    def all(self) -> tuple[Allocation, ...]:
+        """All allocations, ordered by allocation_id."""
+        return tuple(held.allocation for held in self._ordered())
+
+    @property
+    def usages(self) -> tuple[AllocationUsage, ...]:
+        """The figures of the last round, in the same order."""
+        return tuple(held.current_usage for held in self._ordered())
+
+    def allocate(self, spec: AllocationSpec, inventory: Inventory, *, dry_run: bool = False) -> tuple[Allocation, bool]:
+        """Grant a share, or give the allocation that the same request was granted before (then True). Raises Refusal.
+
+        With dry_run everything is checked and nothing is made; the answer then has no uid and no directory.
+        """
+        try:
+            check_spec(spec)
+            held = self._find(spec.allocation_id)
+            if held is not None:
+                check_repeat(held.allocation, spec)
+                return held.allocation, True
+            grants = admit(spec, inventory, self.all, self._rules(inventory))
+            if dry_run:
+                return self._drafted(spec, grants, inventory), False
+            return self._grant(spec, grants, inventory), False
+        except Refusal as refusal:
+            if not dry_run:
+                self._tell_refused(spec, refusal)
+            raise
+
+    def update_limits(
+        self,
+        allocation_id: str,
+        devices: tuple[DeviceRequest, ...],
+        inventory: Inventory,
+        *,
+        expected: Revision | None,
+    ) -> Allocation:
+        """Change figures by device; what is absent stays as it is. In force when this returns. Raises Refusal."""
+        held = self._named(allocation_id)
+        before = held.allocation
+        if expected is not None and expected != before.revision:
+            raise Refusal(
+                RefusalReason.REVISION_MISMATCH,
+                f"'{allocation_id}' is at revision {before.revision.epoch}/{before.revision.revision}, not at "
+                f"{expected.epoch}/{expected.revision}",
+                field="expected_revision",
+                remedy="read it again and decide anew",
+            )
+        if before.phase is AllocationPhase.REVOKED:
+            raise Refusal(
+                RefusalReason.ALLOCATION_NOT_FOUND,
+                f"'{allocation_id}' has been released and waits for its last process to end",
+                field="allocation_id",
+                remedy="allocate anew",
+            )
+        requests = merged(before, devices)
+        others = [allocation for allocation in self.all if allocation.uid != before.uid]
+        grants = admit_change(before, requests, inventory, others, self._rules(inventory))
+        if grants == before.grants and requests == before.spec.devices:
+            return before
+        after = replace(
+            before,
+            spec=replace(before.spec, devices=requests),
+            grants=grants,
+            revision=self._ground.next_revision(),
+        )
+        self._put_in_force(held, after)
+        self._ground.tell.count.limits_changed += 1
+        self._tell(
+            held,
+            EventType.NORMAL,
+            "LimitsChanged",
+            f"limits of '{allocation_id}' changed from {described(before.grants)} to {described(grants)}",
+            before=described(before.grants),
+            after=described(grants),
+        )
+        return after
+
+    def release(self, allocation_id: str) -> tuple[AttachedProcess, ...]:
+        """Give an allocation up. Processes that still run keep their last limits and get no new memory; they are the
+        answer, and the allocation is gone when they have ended. Raises Refusal."""
+        held = self._named(allocation_id)
+        self._rounds.attend([held])
+        if not held.has_attached(self._ground.table):
+            self._remove(held)
+            self._ground.tell.count.released += 1
+            self._tell(held, EventType.NORMAL, "AllocationReleased", f"'{allocation_id}' was released")
+            return ()
+        if held.allocation.phase is AllocationPhase.REVOKED:
+            return held.processes
+        if held.files is not None:
+            try:
+                held.files.shm.set_revoked(True)
+            except LimitFileError as error:
+                held.lose_files(error)
+        held.enter(AllocationPhase.REVOKED, self._ground.next_revision())
+        self._ground.tell.count.released += 1
+        count = len(held.processes)
+        self._tell(
+            held,
+            EventType.NORMAL,
+            "AllocationReleased",
+            f"'{allocation_id}' was released; {count} process{'es' if count != 1 else ''} still run under its last "
+            "limits and get no new memory",
+            remaining=str(count),
+        )
+        return held.processes
+
+    def environment(self, allocation: Allocation) -> Mapping[str, str]:
+        """What a process needs in its environment to run under an allocation."""
+        return environment(allocation)
+
+    def step(self, inventory: Inventory) -> tuple[AllocationUsage, ...]:
+        """One control step: a sign of life in every file; once for each inventory, and once a second without one,
+        slots of the dead, recounts, overhead and figures; the end of allocations whose owner has gone."""
+        for held in self._rounds.step(self._ordered(), inventory):
+            self._end(held)
+        return self.usages
+
+    def reload(self, settings: Settings) -> None:
+        """Take over changed settings; limit files that say something else by them are brought up to date."""
+        self._ground = replace(self._ground, settings=settings)
+        self._rounds = self._rounds.with_ground(self._ground)
+        for held in self._held.values():
+            if held.files is not None:
+                try:
+                    bring_up_to_date(self._ground, held.allocation, held.files)
+                except LimitFileError as error:
+                    held.lose_files(error)
+
+    def close(self) -> None:
+        """Let go of all files, which stay as they are and stay in force."""
+        for held in self._held.values():
+            if held.files is not None:
+                held.files.close()
+        self._held.clear()
+
+    def statistics(self) -> AllocationsStatistics:
+        """Counts for metrics."""
+        count = self._ground.tell.count
+        phases = Counter(held.allocation.phase.value for held in self._held.values())
+        return AllocationsStatistics(
+            allocations=len(self._held),
+            by_phase={phase.value: phases[phase.value] for phase in AllocationPhase},
+            granted_total=count.granted,
+            released_total=count.released,
+            ended_total=count.ended,
+            limits_changed_total=count.limits_changed,
+            published_total=count.published,
+            refused_total=dict(count.refused),
+            adopted=count.adopted,
+            recovered=count.recovered,
+            records_set_aside=count.records_set_aside,
+            orphans_removed=count.orphans_removed,
+            tampered=sum(bool(held.finding) for held in self._held.values()),
+            slots_returned_total=count.slots_returned,
+            recounts_changed_total=count.recounts_changed,
+            rounds_total=count.rounds,
+            last_round_seconds=count.last_round_seconds,
+            adoption_seconds=count.adoption_seconds,
+        )
+
+    def _ordered(self) -> list[Held]:
+        return sorted(self._held.values(), key=lambda held: (held.allocation.spec.allocation_id, held.allocation.uid))
+
+    def _find(self, allocation_id: str) -> Held | None:
+        """By its name; one in force before one that is being given up."""
+        found = [held for held in self._held.values() if held.allocation.spec.allocation_id == allocation_id]
+        return min(found, key=lambda held: held.allocation.phase is not AllocationPhase.ACTIVE, default=None)
+
+    def _named(self, allocation_id: str) -> Held:
+        held = self._find(allocation_id)
+        if held is None:
+            raise Refusal(
+                RefusalReason.ALLOCATION_NOT_FOUND,
+                f"there is no allocation {allocation_id[:96]!r}",
+                field="allocation_id",
+                remedy="`hypervisor get pods` lists them",
+            )
+        return held
+
+    def _rules(self, inventory: Inventory) -> Rules:
+        settings = self._ground.settings
+        ours, reserved = self._rounds.attributed(self._ordered(), inventory)
+        return Rules(
+            tflops_ratio=settings.tflops_ratio,
+            vram_ratio=settings.vram_ratio,
+            context_bytes=self._ground.context_bytes,
+            foreign_bytes=foreign_bytes(inventory, ours, reserved),
+        )
+
+    def _drafted(self, spec: AllocationSpec, grants: tuple[DeviceGrant, ...], inventory: Inventory) -> Allocation:
+        return Allocation(
+            spec=spec,
+            uid="",
+            phase=AllocationPhase.ACTIVE,
+            grants=grants,
+            created_at=time.time(),
+            revision=Revision(self._epoch, 0),
+            directory="",
+            simulated=inventory.simulated,
+        )
+
+    def _grant(self, spec: AllocationSpec, grants: tuple[DeviceGrant, ...], inventory: Inventory) -> Allocation:
+        """Files first, then the record, then armed: killed in between, nobody has been told, and the rest is removed
+        or finished at the next start."""
+        uid = str(uuid.uuid4())
+        allocation = replace(
+            self._drafted(spec, grants, inventory),
+            uid=uid,
+            directory=str(self._ground.directory.path(uid)),
+            revision=self._ground.next_revision(),
+        )
+        try:
+            files = make_limit_files(self._ground, allocation)
+        except LimitFileError as error:
+            raise storage_failed(error) from error
+        held = Held.of(allocation, files, fresh=True)
+        try:
+            self._ground.store.save(allocation, boot_id=self._ground.boot_id)
+            files.shm.beat(time.monotonic_ns())
+            files.shm.arm()
+        except (StoreError, LimitFileError) as error:
+            self._discard(held)
+            raise storage_failed(error) from error
+        self._held[uid] = held
+        self._ground.tell.count.granted += 1
+        self._tell(
+            held,
+            EventType.NORMAL,
+            "AllocationGranted",
+            f"'{spec.allocation_id}' was granted {described(grants)}, {spec.isolation.value} isolation",
+            granted=described(grants),
+        )
+        return allocation
+
+    def _put_in_force(self, held: Held, after: Allocation) -> None:
+        """The record first: killed in between, the next start publishes what it says."""
+        if held.files is None:
+            raise Refusal(
+                RefusalReason.STORAGE_FAILED,
+                f"the limit file of '{after.spec.allocation_id}' can't be used: {held.finding}",
+                remedy="release it and allocate anew",
+            )
+        before = held.allocation
+        try:
+            self._ground.store.save(after, boot_id=self._ground.boot_id)
+        except StoreError as error:
+            raise storage_failed(error) from error
+        try:
+            bring_up_to_date(self._ground, after, held.files)
+        except LimitFileError as error:
+            held.lose_files(error)
+            try:
+                self._ground.store.save(before, boot_id=self._ground.boot_id)
+            except StoreError as second:
+                raise storage_failed(second) from error
+            raise storage_failed(error) from error
+        held.allocation = after
+        for memory, old, new in zip(held.devices, before.grants, after.grants, strict=True):
+            if new.limit_vram_bytes is not None and (
+                old.limit_vram_bytes is None or new.limit_vram_bytes < old.limit_vram_bytes
+            ):
+                memory.lowered = True
+
+    def _remove(self, held: Held) -> None:
+        """Forget an allocation and remove its files. Raises Refusal when the record can't be removed."""
+        try:
+            self._ground.store.remove(held.allocation.uid)
+        except StoreError as error:
+            raise storage_failed(error) from error
+        self._held.pop(held.allocation.uid, None)
+        self._discard_files(held)
+
+    def _discard(self, held: Held) -> None:
+        """Take back a grant that could not be finished."""
+        try:
+            self._ground.store.remove(held.allocation.uid)
+        except StoreError:
+            pass  # the error that brought us here is told; without files the record would be found at the next start
+        self._discard_files(held)
+
+    def _discard_files(self, held: Held) -> None:
+        unlink(self._ground, held.allocation)
+        try:
+            if held.files is not None:
+                # For a process that opened them a moment ago: it gets no memory from an allocation that is gone.
+                held.files.shm.set_revoked(True)
+                held.files.close()
+            self._ground.directory.remove(held.allocation.uid)
+        except LimitFileError as error:
+            self._tell(
+                held,
+                EventType.WARNING,
+                "LimitFilesUnusable",
+                f"the limit files of '{held.allocation.spec.allocation_id}' could not be removed and are removed at "
+                f"the next start: {error}",
+            )
+
+    def _end(self, held: Held) -> None:
+        """The owner has gone, and so has the last process."""
+        try:
+            self._remove(held)
+        except Refusal:
+            return  # the store can't be written; the next round tries again
+        self._ground.tell.count.ended += 1
+        self._tell(
+            held,
+            EventType.NORMAL,
+            "AllocationEnded",
+            f"'{held.allocation.spec.allocation_id}' has ended: its owner and its processes are gone",
+        )
+
+    def _tell(self, held: Held, kind: EventType, reason: str, message: str, **fields: str) -> None:
+        self._ground.tell.event(held.reference, kind, reason, message, **fields)
+
+    def _tell_refused(self, spec: AllocationSpec, refusal: Refusal) -> None:
+        refused = self._ground.tell.count.refused
+        refused[refusal.reason] = refused.get(refusal.reason, 0) + 1
+        name = spec.allocation_id[:63]
+        self._ground.tell.event(
+            ObjectReference(kind=ObjectKind.ALLOCATION, name=name, namespace=spec.owner.namespace[:253]),
+            EventType.WARNING,
+            "AllocationRefused",
+            f"'{name}' was refused: {refusal}",
+            refusal=refusal.reason.value,
+            field=refusal.field,
+        )
+
+
+def storage_failed(error: StoreError | LimitFileError) -> Refusal:
+    """The refusal that trouble with a disk is."""
+    full = isinstance(error, LimitFileError) and error.finding is Finding.NO_SPACE
+    full = full or (isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL)
+    return Refusal(
+        RefusalReason.STORAGE_FAILED,
+        str(error),
+        remedy="free space there and try again" if full else "mend it and try again",
+    )
+
+
+_FULL = frozenset({28, 122})  # ENOSPC, EDQUOT

@@ -1,0 +1,142 @@
+"""The rounds over all allocations: read every usage file, then judge who lives, then measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from hypervisor.allocations.adoption import Ground
+from hypervisor.allocations.attendance import settle, survey
+from hypervisor.allocations.foreign import unattributed_pids
+from hypervisor.allocations.held import Held
+from hypervisor.allocations.measuring import measure
+from hypervisor.limits import LimitFileError, new_survey_buffer
+from hypervisor.model import AllocationPhase, EventType, Inventory, OwnerKind
+
+ROUND_SECONDS = 1.0
+# A process that ended a moment ago may still be in the driver's list of the last reading.
+REMEMBERED_SECONDS = 10.0
+
+
+class Rounds:
+    """What is remembered between rounds, beside what each allocation remembers itself."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._buffer = new_survey_buffer()
+        self._sequence = -1
+        self._round_at = float("-inf")
+        self._recent: dict[int, float] = {}  # host pids of our allocations, and when they were last seen
+
+    def with_ground(self, ground: Ground) -> Rounds:
+        """The same memory under other settings."""
+        self._ground = ground
+        return self
+
+    def step(self, all_held: list[Held], inventory: Inventory) -> list[Held]:
+        """Signs of life always, a round when it is time. Gives the allocations that have ended."""
+        began = time.monotonic()
+        self._beat(all_held)
+        if inventory.sequence == self._sequence and began - self._round_at < ROUND_SECONDS:
+            return []
+        self._sequence, self._round_at = inventory.sequence, began
+        self.attend(all_held)
+        self._find_bypassing(all_held, inventory)
+        for held in all_held:
+            measure(held, inventory, self._ground.tell)
+        ended = [held for held in all_held if self._has_ended(held)]
+        count = self._ground.tell.count
+        count.rounds += 1
+        count.last_round_seconds = time.monotonic() - began
+        return ended
+
+    def attend(self, some_held: list[Held]) -> None:
+        """Who is attached now? All files are read before the first process is looked for: see ProcessTable."""
+        for held in some_held:
+            survey(held, self._buffer)
+        self._ground.table.forget()
+        now = time.monotonic()
+        for held in some_held:
+            settle(held, self._ground.table, self._ground.tell)
+            self._recent |= {process.host_pid: now for process in held.processes if process.host_pid is not None}
+        self._recent = {pid: at for pid, at in self._recent.items() if now - at < REMEMBERED_SECONDS}
+
+    def attributed(self, all_held: list[Held], inventory: Inventory) -> tuple[dict[str, set[int]], dict[str, int]]:
+        """By GPU UUID, the host pids of our allocations and the bytes that they account."""
+        if unattributed_pids(inventory, self._recent):
+            self.attend(all_held)  # perhaps they attached since the last round
+        strangers = unattributed_pids(inventory, self._recent)
+        owners = _owner_pids(all_held)
+        ours = set(self._recent) | {
+            pid for pid in strangers if owners and self._ground.table.descends_from(pid, owners) is not None
+        }
+        pids: dict[str, set[int]] = {}
+        reserved: dict[str, int] = {}
+        for held in all_held:
+            for place, grant in enumerate(held.allocation.grants):
+                pids.setdefault(grant.gpu_uuid, set()).update(ours)
+                reserved[grant.gpu_uuid] = reserved.get(grant.gpu_uuid, 0) + sum(
+                    process.reserved_bytes[place] for process in held.processes if process.reserved_bytes
+                )
+        return pids, reserved
+
+    def _beat(self, all_held: Iterable[Held]) -> None:
+        now_ns = time.monotonic_ns()
+        for held in all_held:
+            if held.files is not None:
+                try:
+                    held.files.shm.beat(now_ns)
+                except LimitFileError as error:
+                    held.lose_files(error)
+
+    def _find_bypassing(self, all_held: list[Held], inventory: Inventory) -> None:
+        """Processes of an owner that use a GPU and have not attached: they run without the limiter."""
+        owners = _owner_pids(all_held)
+        found: dict[str, set[int]] = {}
+        for pid in unattributed_pids(inventory, self._recent) if owners else ():
+            owner = self._ground.table.descends_from(pid, owners)
+            if owner is not None:
+                found.setdefault(owners[owner], set()).add(pid)
+        for held in all_held:
+            # Twice in a row: what was read before the last round may have ended since.
+            before, held.unattached = held.unattached, frozenset(found.get(held.allocation.uid, ()))
+            held.bypassing = before & held.unattached
+            for pid in sorted(held.bypassing):
+                mark = f"bypass {pid}"
+                if mark not in held.reported:
+                    held.reported.add(mark)
+                    self._ground.tell.event(
+                        held.reference,
+                        EventType.WARNING,
+                        "LimiterBypassed",
+                        f"process {pid} of '{held.allocation.spec.allocation_id}' uses a GPU without the limiter, so "
+                        "its limits don't bind it",
+                        pid=str(pid),
+                    )
+
+    def _has_ended(self, held: Held) -> bool:
+        """An allocation ends when it was given up, or lost its owner, and its last process is gone."""
+        owner, phase = held.allocation.spec.owner, held.allocation.phase
+        if phase is AllocationPhase.ACTIVE:
+            if owner.kind is not OwnerKind.PROCESS:
+                return False
+            same_boot = not owner.boot_id or owner.boot_id == self._ground.boot_id
+            if same_boot and self._ground.table.alive(owner.pid, owner.start_time_ticks):
+                return False
+            if held.has_processes(self._ground.table):
+                held.enter(AllocationPhase.ENDING, self._ground.next_revision())
+                return False
+            return True
+        if phase is AllocationPhase.REVOKED:
+            # Who has not attached yet is refused everything anyway.
+            return not held.has_attached(self._ground.table)
+        return not held.has_processes(self._ground.table)
+
+
+def _owner_pids(all_held: Iterable[Held]) -> dict[int, str]:
+    """By pid of an owning process, the uid of its allocation."""
+    return {
+        held.allocation.spec.owner.pid: held.allocation.uid
+        for held in all_held
+        if held.allocation.spec.owner.kind is OwnerKind.PROCESS
+    }

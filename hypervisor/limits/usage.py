@@ -1,0 +1,276 @@
+"""The file `usage` of one allocation: what its processes account. They write it, so nothing in it is trusted.
+
+It is opened once and then read with pread, for which a hole or an end is an answer. The two things that the daemon
+changes in it, a dead process's slot and a total that is wrong, go through accessors that survive a lost page.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from pathlib import Path
+from typing import Any
+
+from hypervisor.limits._abi import ffi, lib
+from hypervisor.limits.findings import Finding, LimitFileError
+from hypervisor.limits.layout import HEADER_BYTES, FileKind, Header, parse_header, usage_view
+from hypervisor.limits.shm import check_shape, open_regular
+
+TOTAL_BYTES_MASK = 2**44 - 1
+FULL_SURVEY_SECONDS = 10.0
+
+
+class SlotPhase(IntEnum):
+    """enum hv_slot_phase, as far as a survey shows it."""
+
+    CLAIMING = 1
+    LIVE = 2
+
+
+class RecountResult(Enum):
+    """What came of a recount."""
+
+    RIGHT = "right"
+    CHANGED = "changed"
+    BUSY = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDevice:
+    """What one process accounts on one device: bytes, and counters since it attached."""
+
+    held_bytes: int
+    in_flight_bytes: int
+    context_bytes: int
+    launches: int
+    blocked_ns: int
+    denials: int
+    charged_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot that is not free. pid is as the process sees itself, in its PID namespace (an inode number)."""
+
+    number: int
+    state: int
+    owner: int
+    phase: SlotPhase
+    pid_namespace: int
+    pid: int
+    start_time_ticks: int
+    host_bytes: int
+    devices: tuple[SlotDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAccount:
+    """The words of one device that all processes share."""
+
+    total_bytes: int
+    peak_bytes: int
+    charged_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSurvey:
+    """What the file said at one moment (CLOCK_MONOTONIC in seconds); slots ordered by number."""
+
+    at: float
+    devices: tuple[DeviceAccount, ...]
+    host_bytes: int
+    slots: tuple[Slot, ...]
+
+
+def new_survey_buffer() -> Any:
+    """Room for one survey of any file; half a MiB, so callers keep one and lend it."""
+    return ffi.new("struct hv_usage_survey *")
+
+
+class UsageFile:
+    """An open file of usage. LimitFileError from any method means that it was tampered with or can't be read."""
+
+    def __init__(self, path: Path, descriptor: int, header: Header, header_bytes: bytes) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._view = usage_view(header)
+        self._header_bytes = header_bytes
+        found = os.fstat(descriptor)
+        self._inode = (found.st_dev, found.st_ino)
+        self._states = ffi.new("uint64_t[512]")
+        self._touched: set[int] = set()  # devices whose record was seen to hold something
+        self._full_survey_at = float("-inf")
+        self.identity = header.identity
+
+    @classmethod
+    def open(cls, path: Path, *, boot_id: str) -> UsageFile:
+        """Open an existing file. Raises LimitFileError that says why it can't be used."""
+        descriptor = open_regular(path, FileKind.USAGE)
+        try:
+            data = os.pread(descriptor, HEADER_BYTES, 0)
+            return cls(path, descriptor, parse_header(FileKind.USAGE, data, boot_id=boot_id, path=str(path)), data)
+        except OSError as error:
+            os.close(descriptor)
+            raise LimitFileError(Finding.UNREADABLE, f"{path} can't be read: {error.strerror}") from error
+        except LimitFileError:
+            os.close(descriptor)
+            raise
+
+    def close(self) -> None:
+        """Close the descriptor; the object is of no use afterwards."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    @property
+    def inode(self) -> tuple[int, int]:
+        """(device, inode) of the file that was opened, wherever its name leads by now."""
+        return self._inode
+
+    def survey(self, buffer: Any, *, device_count: int) -> UsageSurvey:
+        """Check the file and read what it says of the first device_count devices.
+
+        Raises LimitFileError when it was truncated, grown, punched, replaced, deleted, or holds what no limiter
+        writes. Never blocks, whatever the file holds.
+        """
+        self._check_shape()
+        now = time.monotonic()
+        full = now - self._full_survey_at >= FULL_SURVEY_SECONDS
+        if full:
+            self._full_survey_at = now
+        result = lib.hv_usage_survey(self._descriptor, self._view, int(full), self._states, buffer)
+        if result == 1:
+            raise LimitFileError(Finding.WRONG_SIZE, f"{self._path} was truncated while it was read")
+        if result != 0:
+            raise LimitFileError(Finding.UNREADABLE, f"{self._path} can't be read: {os.strerror(ffi.errno)}")
+        if buffer.backward_count:
+            raise LimitFileError(
+                Finding.PUNCHED, f"{self._path} was punched or overwritten: process slots went back in their life"
+            )
+        if buffer.hidden_count:
+            raise LimitFileError(
+                Finding.IMPOSSIBLE, f"{self._path} hides {buffer.hidden_count} used process slots from the recount"
+            )
+        return UsageSurvey(
+            at=now,
+            devices=tuple(self._device(buffer, index) for index in range(device_count)),
+            host_bytes=int(buffer.devices[0].host_bytes) & TOTAL_BYTES_MASK,
+            slots=tuple(self._slot(buffer, index, device_count) for index in range(buffer.slot_count)),
+        )
+
+    def return_slot(self, slot: Slot, *, own_identity: int) -> bool:
+        """Return the slot of a process that is dead; False when somebody else was faster.
+
+        own_identity is the daemon's own owner word (PID namespace and pid), for a slot that was being claimed.
+        """
+        with self._mapped() as base:
+            result = lib.hv_usage_return_slot(base, self._view, slot.number, slot.state, slot.owner, own_identity)
+        return bool(self._whole(result))
+
+    def recount(self, account: int) -> tuple[RecountResult, int, int]:
+        """Make the total of a device what its live slots hold; the outcome, bytes before and after.
+
+        An account of HV_MAX_DEVICES is pinned host memory.
+        """
+        before, after = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        with self._mapped() as base:
+            result = self._whole(lib.hv_usage_recount(base, self._view, account, before, after))
+        outcome = {
+            lib.HV_RECOUNT_WAS_RIGHT: RecountResult.RIGHT,
+            lib.HV_RECOUNT_CHANGED: RecountResult.CHANGED,
+            lib.HV_RECOUNT_BUSY: RecountResult.BUSY,
+        }[result]
+        return outcome, int(before[0]), int(after[0])
+
+    def _check_shape(self) -> None:
+        """Is the file behind the descriptor still whole, and still the one at the path?"""
+        if self._descriptor < 0:
+            raise LimitFileError(Finding.MISSING, f"{self._path} is closed")
+        check_shape(os.fstat(self._descriptor), FileKind.USAGE, str(self._path))
+        try:
+            found = self._path.lstat()
+        except OSError as error:
+            raise LimitFileError(Finding.MISSING, f"{self._path} was deleted or renamed: {error.strerror}") from error
+        if (found.st_dev, found.st_ino) != self._inode:
+            raise LimitFileError(Finding.REPLACED, f"{self._path} was replaced by another file")
+        try:
+            header = os.pread(self._descriptor, HEADER_BYTES, 0)
+        except OSError as error:
+            raise LimitFileError(Finding.UNREADABLE, f"{self._path} can't be read: {error.strerror}") from error
+        if header != self._header_bytes:
+            what = "was punched: its header is gone" if not any(header) else "had its header overwritten"
+            raise LimitFileError(Finding.WRONG_HEADER, f"{self._path} {what}")
+
+    def _device(self, buffer: Any, index: int) -> DeviceAccount:
+        found = buffer.devices[index]
+        # Once used, a record is never all zero again: its peak and the count of changes in its total stay.
+        if found.total or found.peak_bytes or found.bucket_ns or found.charged_ns:
+            self._touched.add(index)
+        elif index in self._touched:
+            raise LimitFileError(Finding.PUNCHED, f"{self._path} was punched: the account of device {index} is gone")
+        return DeviceAccount(int(found.total) & TOTAL_BYTES_MASK, int(found.peak_bytes), int(found.charged_ns))
+
+    def _slot(self, buffer: Any, index: int, device_count: int) -> Slot:
+        number, found = int(buffer.slot_numbers[index]), buffer.slots[index]
+        phase = int(found.state) & 0xFF
+        if phase > SlotPhase.LIVE:
+            raise LimitFileError(Finding.IMPOSSIBLE, f"{self._path} has a process slot {number} in phase {phase}")
+        live = phase == SlotPhase.LIVE
+        if live and not int(found.owner) & 0xFFFFFFFF:
+            raise LimitFileError(Finding.IMPOSSIBLE, f"{self._path} has a live process slot {number} without a pid")
+        devices = (
+            tuple(self._slot_device(found.devices[device], number) for device in range(device_count)) if live else ()
+        )
+        return Slot(
+            number=number,
+            state=int(found.state),
+            owner=int(found.owner),
+            phase=SlotPhase(phase),
+            pid_namespace=int(found.owner) >> 32,
+            pid=int(found.owner) & 0xFFFFFFFF,
+            # While a slot is being claimed this word may still be the one of the owner before.
+            start_time_ticks=int(found.start_time) if live else 0,
+            host_bytes=int(found.host_bytes) if live else 0,
+            devices=devices,
+        )
+
+    def _slot_device(self, found: Any, number: int) -> SlotDevice:
+        if max(found.bytes, found.in_flight_bytes, found.context_bytes) > TOTAL_BYTES_MASK:
+            raise LimitFileError(
+                Finding.IMPOSSIBLE, f"{self._path} has a process slot {number} that holds more than any device has"
+            )
+        return SlotDevice(
+            held_bytes=int(found.bytes),
+            in_flight_bytes=int(found.in_flight_bytes),
+            context_bytes=int(found.context_bytes),
+            launches=int(found.launches),
+            blocked_ns=int(found.blocked_ns),
+            denials=int(found.denials),
+            charged_ns=int(found.charged_ns),
+        )
+
+    def _mapped(self) -> _Mapping:
+        self._check_shape()
+        return _Mapping(self._descriptor, self._path)
+
+    def _whole(self, result: int) -> int:
+        if result < 0:
+            raise LimitFileError(Finding.PAGE_LOST, f"{self._path} was truncated while a total was set right")
+        return result
+
+
+class _Mapping:
+    """The file as shared memory, for the time of one change: it is rare, and a mapping costs address space."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._base = lib.hv_map_file(descriptor, FileKind.USAGE.file_bytes)
+        if self._base == ffi.NULL:
+            raise LimitFileError(Finding.UNREADABLE, f"{path} can't be mapped: {os.strerror(ffi.errno)}")
+
+    def __enter__(self) -> Any:
+        return self._base
+
+    def __exit__(self, *_: object) -> None:
+        lib.hv_unmap_file(self._base, FileKind.USAGE.file_bytes)
