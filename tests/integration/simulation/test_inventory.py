@@ -152,3 +152,38 @@ def test_the_library_exports_nothing_else() -> None:
     )
     names = [line.split()[-1] for line in listed.stdout.splitlines()]
     assert [name for name in names if not name.startswith("nvml")] == []
+
+
+def test_every_plain_reading_gives_a_value_or_a_code(simulate) -> None:
+    """All functions of nvidia-ml-py that need no more than a handle, new ones included."""
+    program = """
+        import inspect
+        n.nvmlInit()
+        h = n.nvmlDeviceGetHandleByIndex(0)
+        given, refused, odd = [], [], []
+        prefixes = ("nvmlDeviceGet", "nvmlDeviceIs", "nvmlSystemGet")
+        for name, function in sorted(vars(n).items()):
+            if not (inspect.isfunction(function) and name.startswith(prefixes)):
+                continue
+            needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+            if needed not in ([], ["handle"], ["device"]):
+                continue
+            try:
+                function(*[h][: len(needed)])
+                given.append(name)
+            except n.NVMLError as error:
+                refused.append(name) if error.value == n.NVML_ERROR_NOT_SUPPORTED else odd.append([name, error.value])
+            except Exception as error:
+                odd.append([name, repr(error)])
+        tell([given, refused, odd])
+    """
+    given, refused, odd = simulate("h100-sxm-80gb").ask(program)
+    assert odd == []
+    assert {
+        "nvmlDeviceGetName",
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetPciInfo",
+    } <= set(given)
+    assert len(given) >= 80
+    assert set(refused) >= {"nvmlDeviceGetFanSpeed", "nvmlDeviceGetNumaNodeId", "nvmlDeviceGetEncoderStats"}
