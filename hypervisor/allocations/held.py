@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from hypervisor.allocations.counters import CounterMemory
 from hypervisor.allocations.environment import limit_file_variable
+from hypervisor.allocations.overhead import Overhead
 from hypervisor.allocations.processes import ProcessTable
 from hypervisor.limits import LimitFileError, LimitFiles, UsageSurvey
 from hypervisor.model import (
@@ -24,9 +25,11 @@ from hypervisor.model import (
 class DeviceMemory:
     """What is remembered of one device of an allocation between rounds."""
 
-    overhead_by_pid: dict[int, int] = field(default_factory=dict)
-    accounted_by_pid: dict[int, int] = field(default_factory=dict)
-    overhead_written: int | None = None
+    overhead_by_pid: dict[int, Overhead] = field(default_factory=dict)
+    accounted_by_pid: dict[int, int] = field(default_factory=dict)  # at the survey before, like the next two
+    total_word: int | None = None
+    surveyed_at: float = 0.0
+    overhead_bytes: int | None = None  # as in the file; None before it was read
     busy_ns: int | None = None  # as in the file; None before it was read
     busy_at: float | None = None
     over: bool = False

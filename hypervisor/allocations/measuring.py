@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hypervisor.allocations.counters import Counts
 from hypervisor.allocations.held import DeviceMemory, Held
-from hypervisor.allocations.overhead import MemorySample, overhead_of
+from hypervisor.allocations.overhead import Overhead
 from hypervisor.allocations.telling import Tell
 from hypervisor.limits import LimitFileError
 from hypervisor.model import (
@@ -70,47 +70,81 @@ def _view(held: Held, device: DeviceObservation | None, inventory: Inventory) ->
     return DriverView({process.pid: process for process in listed if process.pid in pids}, "", inventory.observed_at)
 
 
-def _accounted(held: Held, place: int) -> dict[int, int]:
-    """By host pid, what the slots hold on a device, less what stands for contexts that are not measured yet."""
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a process accounts on a device, in bytes: without the stand-in for contexts that are not measured yet,
+    and that stand-in."""
+
+    held: int = 0
+    context: int = 0
+
+
+def _accounts(held: Held, place: int) -> dict[int | None, Account]:
+    """By host pid; under None what processes account that could not be found on the host."""
     if held.survey is None:
         return {}
     by_slot = {slot.number: slot for slot in held.survey.slots}
-    found: dict[int, int] = {}
+    found: dict[int | None, Account] = {}
     for process in held.processes:
         slot = by_slot.get(process.slot)
-        if process.host_pid is None or slot is None or not slot.devices:
+        if slot is None or not slot.devices:
             continue
-        device = slot.devices[place]
-        # A process that has loaded the limiter twice, say through a container's fork, may hold two slots.
-        found[process.host_pid] = found.get(process.host_pid, 0) + max(0, device.held_bytes - device.context_bytes)
+        device, before = slot.devices[place], found.get(process.host_pid, Account())
+        # A process may have two slots: a fork that has not called exec, for instance.
+        found[process.host_pid] = Account(
+            before.held + max(0, device.held_bytes - device.context_bytes), before.context + device.context_bytes
+        )
     return found
 
 
 def _follow_overhead(held: Held, place: int, view: DriverView) -> None:
-    memory, now = held.devices[place], _accounted(held, place)
-    before, memory.accounted_by_pid = memory.accounted_by_pid, now
-    if view.processes is None or held.survey is None:
+    """Bring the overhead word up to date. Its time tells a process that its contexts are in it, which then gives up
+    what stands for them; so the time moves on only when every process that has such a stand-in is measured."""
+    memory, survey = held.devices[place], held.survey
+    if survey is None or held.files is None:
         return
-    known: dict[int, int] = {}
-    total = 0
-    for pid, accounted in now.items():
-        process = view.processes.get(pid)
-        if process is None or process.memory_bytes is None:
-            continue
-        sample = MemorySample(
-            driver_bytes=process.memory_bytes, accounted_before=before.get(pid), accounted_now=accounted
+    accounts, word = _accounts(held, place), survey.devices[place].total_word
+    quiet = memory.total_word == word and memory.surveyed_at <= view.observed_at <= survey.at
+    before, memory.accounted_by_pid = (
+        memory.accounted_by_pid,
+        {pid: account.held for pid, account in accounts.items() if pid is not None},
+    )
+    memory.total_word, memory.surveyed_at = word, survey.at
+    if view.processes is None:
+        return
+    memory.overhead_by_pid = {
+        pid: memory.overhead_by_pid.get(pid, Overhead()).after(
+            driver_bytes=view.processes[pid].memory_bytes or 0,
+            accounted_before=before.get(pid),
+            accounted_now=account.held,
+            quiet=quiet,
+            awaited=account.context > 0,
         )
-        overhead, remembered = overhead_of(sample, memory.overhead_by_pid.get(pid))
-        total += overhead
-        if remembered is not None:
-            known[pid] = remembered
-    memory.overhead_by_pid = known
-    if held.files is not None and (total != memory.overhead_written or now):
-        try:
-            held.files.shm.set_overhead(place, total, round(view.observed_at * _NS))
-        except LimitFileError as error:
-            held.lose_files(error)
-    memory.overhead_written = total
+        for pid, account in accounts.items()
+        if pid is not None and pid in view.processes and view.processes[pid].memory_bytes is not None
+    }
+    measured = {pid: known.measured_bytes for pid, known in memory.overhead_by_pid.items()}
+    if any(value is None and not accounts[pid].context for pid, value in measured.items()):
+        return  # an earlier daemon has measured it: what it wrote holds until we have
+    awaited = [pid for pid, account in accounts.items() if account.context]
+    complete = all(pid is not None and measured.get(pid) is not None for pid in awaited)
+    total = sum(value or 0 for value in measured.values())
+    _write_overhead(held, place, total, view.observed_at if complete else None)
+
+
+def _write_overhead(held: Held, place: int, overhead: int, measured_at: float | None) -> None:
+    assert held.files is not None
+    memory = held.devices[place]
+    try:
+        if memory.overhead_bytes is None:
+            memory.overhead_bytes = held.files.shm.control(place).overhead_bytes
+        if overhead != memory.overhead_bytes:
+            held.files.shm.set_overhead(place, overhead)
+            memory.overhead_bytes = overhead
+        if measured_at is not None and held.processes:
+            held.files.shm.set_overhead_time(place, round(measured_at * _NS))
+    except LimitFileError as error:
+        held.lose_files(error)
 
 
 def _follow_busy(held: Held, place: int, view: DriverView) -> None:
@@ -169,7 +203,7 @@ def _overhead_figure(memory: DeviceMemory, view: DriverView) -> Figure[int]:
         return Figure.absent(view.absent_reason)
     if any(process.memory_bytes is None for process in view.processes.values()):
         return Figure.absent("the driver does not say how much memory its processes hold")
-    return Figure(memory.overhead_written or 0, FigureSource.DRIVER, view.observed_at)
+    return Figure(memory.overhead_bytes or 0, FigureSource.DRIVER, view.observed_at)
 
 
 def _busy_figure(view: DriverView) -> Figure[float]:
@@ -186,14 +220,8 @@ def _is_over(held: Held, place: int, grant: DeviceGrant) -> bool:
     """More is held than the limit allows: reserved without the stand-ins of contexts, and what was measured."""
     if grant.limit_vram_bytes is None or held.survey is None:
         return False
-    memory = held.devices[place]
-    accounted = sum(_accounted(held, place).values())
-    unfound = sum(
-        process.reserved_bytes[place]
-        for process in held.processes
-        if process.host_pid is None and process.reserved_bytes
-    )
-    return accounted + unfound + (memory.overhead_written or 0) > grant.limit_vram_bytes
+    accounted = sum(account.held for account in _accounts(held, place).values())
+    return accounted + (held.devices[place].overhead_bytes or 0) > grant.limit_vram_bytes
 
 
 def _enforcement(held: Held, views: tuple[DriverView, ...]) -> Enforcement:

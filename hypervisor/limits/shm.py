@@ -144,9 +144,12 @@ class ShmFile:
         share = min(max(share_ppm, 0), MAX_BORROWED_PPM)
         self._store(device, lib.HV_CONTROL_BORROWED, until_ms << lib.HV_BORROWED_SHARE_BITS | share)
 
-    def set_overhead(self, device: int, overhead_bytes: int, now_ns: int) -> None:
-        """What contexts and modules of all processes hold; the time says what was already measured."""
+    def set_overhead(self, device: int, overhead_bytes: int) -> None:
+        """What contexts and modules of all processes hold; it counts against the limit."""
         self._store(device, lib.HV_CONTROL_OVERHEAD_BYTES, overhead_bytes)
+
+    def set_overhead_time(self, device: int, now_ns: int) -> None:
+        """Contexts made before this time are in the overhead, so what processes hold in their stead is given up."""
         self._store(device, lib.HV_CONTROL_OVERHEAD_AT, now_ns)
 
     def set_context(self, device: int, context_bytes: int) -> None:

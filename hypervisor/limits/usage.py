@@ -67,8 +67,9 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAccount:
-    """The words of one device that all processes share."""
+    """The words of one device that all processes share. total_word holds the bytes and a count of their changes."""
 
+    total_word: int
     total_bytes: int
     peak_bytes: int
     charged_ns: int
@@ -210,7 +211,9 @@ class UsageFile:
             self._touched.add(index)
         elif index in self._touched:
             raise LimitFileError(Finding.PUNCHED, f"{self._path} was punched: the account of device {index} is gone")
-        return DeviceAccount(int(found.total) & TOTAL_BYTES_MASK, int(found.peak_bytes), int(found.charged_ns))
+        return DeviceAccount(
+            int(found.total), int(found.total) & TOTAL_BYTES_MASK, int(found.peak_bytes), int(found.charged_ns)
+        )
 
     def _slot(self, buffer: Any, index: int, device_count: int) -> Slot:
         number, found = int(buffer.slot_numbers[index]), buffer.slots[index]
