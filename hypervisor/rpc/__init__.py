@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hypervisor.rpc.interfaces import EventSource, NodeCommands
     from hypervisor.rpc.listening import ListenError
     from hypervisor.rpc.node_server import NodeServer, open_node_server
+    from hypervisor.rpc.owner_server import serve_owners
     from hypervisor.rpc.statistics import FeedStatistics, RpcStatistics
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "RpcStatistics",
     "open_asyncio_host",
     "open_node_server",
+    "serve_owners",
 ]
 
 _HOMES = {
@@ -43,6 +45,7 @@ _HOMES = {
     "RpcStatistics": "statistics",
     "open_asyncio_host": "asyncio_host",
     "open_node_server": "node_server",
+    "serve_owners": "owner_server",
 }
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import grpc
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from hypervisor.model import Refusal, RefusalReason
 from hypervisor.v1 import types_pb2 as pb
@@ -13,32 +12,32 @@ from hypervisor.v1 import types_pb2 as pb
 ERROR_DOMAIN = "hypervisor.v1"
 DETAILS_KEY = "grpc-status-details-bin"
 
-_Code = grpc.StatusCode
-STATUS_CODES: Mapping[RefusalReason, grpc.StatusCode] = {
-    RefusalReason.INVALID_ARGUMENT: _Code.INVALID_ARGUMENT,
-    RefusalReason.GPU_NOT_FOUND: _Code.NOT_FOUND,
-    RefusalReason.ALLOCATION_NOT_FOUND: _Code.NOT_FOUND,
-    RefusalReason.WORKER_NOT_FOUND: _Code.NOT_FOUND,
-    RefusalReason.ALLOCATION_EXISTS: _Code.ALREADY_EXISTS,
-    RefusalReason.REVISION_MISMATCH: _Code.ABORTED,
-    RefusalReason.PAGE_EXPIRED: _Code.ABORTED,
-    RefusalReason.LIMIT_BELOW_REQUEST: _Code.INVALID_ARGUMENT,
-    RefusalReason.LIMIT_ABOVE_CAPACITY: _Code.INVALID_ARGUMENT,
-    RefusalReason.VRAM_BELOW_CONTEXT: _Code.INVALID_ARGUMENT,
-    RefusalReason.TOO_MANY_DEVICES: _Code.INVALID_ARGUMENT,
-    RefusalReason.INSUFFICIENT_TFLOPS: _Code.RESOURCE_EXHAUSTED,
-    RefusalReason.INSUFFICIENT_VRAM: _Code.RESOURCE_EXHAUSTED,
-    RefusalReason.TOO_MANY_WATCHERS: _Code.RESOURCE_EXHAUSTED,
-    RefusalReason.TFLOPS_UNKNOWN: _Code.FAILED_PRECONDITION,
-    RefusalReason.ISOLATION_CONFLICT: _Code.FAILED_PRECONDITION,
-    RefusalReason.ISOLATION_UNSUPPORTED: _Code.FAILED_PRECONDITION,
-    RefusalReason.GPU_UNHEALTHY: _Code.FAILED_PRECONDITION,
-    RefusalReason.GPU_IN_USE: _Code.FAILED_PRECONDITION,
-    RefusalReason.USE_UNKNOWN: _Code.FAILED_PRECONDITION,
-    RefusalReason.STORAGE_FAILED: _Code.UNAVAILABLE,
-    RefusalReason.NOT_READY: _Code.UNAVAILABLE,
-    RefusalReason.READ_ONLY_SOCKET: _Code.PERMISSION_DENIED,
-    RefusalReason.UNSUPPORTED: _Code.UNIMPLEMENTED,
+# The numbers of gRPC's status codes.
+STATUS_CODES: Mapping[RefusalReason, code_pb2.Code] = {
+    RefusalReason.INVALID_ARGUMENT: code_pb2.INVALID_ARGUMENT,
+    RefusalReason.GPU_NOT_FOUND: code_pb2.NOT_FOUND,
+    RefusalReason.ALLOCATION_NOT_FOUND: code_pb2.NOT_FOUND,
+    RefusalReason.WORKER_NOT_FOUND: code_pb2.NOT_FOUND,
+    RefusalReason.ALLOCATION_EXISTS: code_pb2.ALREADY_EXISTS,
+    RefusalReason.REVISION_MISMATCH: code_pb2.ABORTED,
+    RefusalReason.PAGE_EXPIRED: code_pb2.ABORTED,
+    RefusalReason.LIMIT_BELOW_REQUEST: code_pb2.INVALID_ARGUMENT,
+    RefusalReason.LIMIT_ABOVE_CAPACITY: code_pb2.INVALID_ARGUMENT,
+    RefusalReason.VRAM_BELOW_CONTEXT: code_pb2.INVALID_ARGUMENT,
+    RefusalReason.TOO_MANY_DEVICES: code_pb2.INVALID_ARGUMENT,
+    RefusalReason.INSUFFICIENT_TFLOPS: code_pb2.RESOURCE_EXHAUSTED,
+    RefusalReason.INSUFFICIENT_VRAM: code_pb2.RESOURCE_EXHAUSTED,
+    RefusalReason.TOO_MANY_WATCHERS: code_pb2.RESOURCE_EXHAUSTED,
+    RefusalReason.TFLOPS_UNKNOWN: code_pb2.FAILED_PRECONDITION,
+    RefusalReason.ISOLATION_CONFLICT: code_pb2.FAILED_PRECONDITION,
+    RefusalReason.ISOLATION_UNSUPPORTED: code_pb2.FAILED_PRECONDITION,
+    RefusalReason.GPU_UNHEALTHY: code_pb2.FAILED_PRECONDITION,
+    RefusalReason.GPU_IN_USE: code_pb2.FAILED_PRECONDITION,
+    RefusalReason.USE_UNKNOWN: code_pb2.FAILED_PRECONDITION,
+    RefusalReason.STORAGE_FAILED: code_pb2.UNAVAILABLE,
+    RefusalReason.NOT_READY: code_pb2.UNAVAILABLE,
+    RefusalReason.READ_ONLY_SOCKET: code_pb2.PERMISSION_DENIED,
+    RefusalReason.UNSUPPORTED: code_pb2.UNIMPLEMENTED,
 }
 _MAX_MESSAGE = 1000  # trailers are headers, and HTTP/2 stacks hold those to a few KiB
 
@@ -46,7 +45,7 @@ _MAX_MESSAGE = 1000  # trailers are headers, and HTTP/2 stacks hold those to a f
 def status_of(refusal: Refusal) -> status_pb2.Status:
     """The refusal as google.rpc.Status: our own message, ErrorInfo, and BadRequest where a field is at fault."""
     code = STATUS_CODES[refusal.reason]
-    status = status_pb2.Status(code=code.value[0], message=str(refusal)[:_MAX_MESSAGE])
+    status = status_pb2.Status(code=code, message=str(refusal)[:_MAX_MESSAGE])
     status.details.add().Pack(
         pb.Refusal(
             reason=refusal.reason.value,
