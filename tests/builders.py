@@ -255,10 +255,18 @@ def make_node_identity(**parts: Any) -> NodeIdentity:
 
 
 def make_snapshot(
-    *, gpus: int = 8, allocations: int = 0, number: int = 1, epoch: int = 1, **parts: Any
+    *,
+    gpus: int | tuple[Gpu, ...] = 8,
+    allocations: int | tuple[Allocation, ...] = 0,
+    number: int = 1,
+    epoch: int = 1,
+    **parts: Any,
 ) -> NodeSnapshot:
-    """A node with so many H100 and so many allocations named pod-0, pod-1 and on."""
-    names = [f"pod-{index}" for index in range(allocations)]
+    """A node with so many H100 and so many allocations named pod-0, pod-1 and on, or with these."""
+    if isinstance(gpus, int):
+        gpus = tuple(make_gpu(index, count=gpus) for index in range(gpus))
+    if isinstance(allocations, int):
+        allocations = tuple(make_allocation(f"pod-{index}") for index in range(allocations))
     base = NodeSnapshot(
         identity=make_node_identity(),
         revision=revision(number, epoch),
@@ -272,9 +280,9 @@ def make_snapshot(
         ),
         started_at=CREATED_AT,
         conditions=(),
-        gpus=tuple(make_gpu(index, count=gpus) for index in range(gpus)),
-        allocations=tuple(make_allocation(name) for name in names),
-        usages=tuple(make_usage(name) for name in names),
+        gpus=gpus,
+        allocations=allocations,
+        usages=tuple(make_usage(allocation.spec.allocation_id) for allocation in allocations),
         workers=(),
         simulated=True,
     )

@@ -61,6 +61,8 @@ def streaming(
     @functools.wraps(method)
     async def answer(self: Service, request: Request, context: Context) -> AsyncIterator[Response]:
         try:
+            # A watch may have nothing to say for long; this tells the client that it has begun.
+            await context.send_initial_metadata(())
             async with aclosing(method(self, request)) as responses:  # type: ignore[type-var]
                 async for response in responses:
                     yield response

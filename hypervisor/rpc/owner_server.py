@@ -10,7 +10,7 @@ import trio
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, status_pb2
 
-from hypervisor.model import Refusal, RefusalReason
+from hypervisor.model import Refusal
 from hypervisor.rpc.convert import Moment, allocation_to_proto, spec_from_proto
 from hypervisor.rpc.convert.requests import invalid
 from hypervisor.rpc.frames import HEADER_BYTES, FrameError, FrameKind, decode_header, encode
@@ -95,8 +95,7 @@ async def _answer(commands: NodeCommands, request_seconds: float, stream: trio.S
     except (FrameError, DecodeError) as error:
         return _status(status_of(invalid("", f"the request can't be read: {error}")))
     except trio.TooSlowError:
-        refusal = Refusal(RefusalReason.INVALID_ARGUMENT, f"no whole request came within {request_seconds:g} s")
-        return _status(status_of(refusal))
+        return _status(status_of(invalid("", f"no whole request came within {request_seconds:g} s")))
     except Exception:  # noqa: BLE001 - a defect of ours ends this call only
         structlog.get_logger().exception("a call on the owner socket failed by a defect of ours")
         return _status(status_pb2.Status(code=code_pb2.INTERNAL, message="the daemon failed; its log says more"))

@@ -64,7 +64,7 @@ def _pidfd(connection: trio.socket.SocketType, pid: int) -> int:
             raise
         return os.pidfd_open(pid)
     descriptor: int = _INT.unpack(raw)[0]
-    os.set_inheritable(descriptor, False)
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 - takes no keyword
     return descriptor
 
 

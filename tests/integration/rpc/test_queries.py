@@ -9,10 +9,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
+from hypervisor.model import AttachedProcess, Refusal, RefusalReason
+from hypervisor.rpc.refusals import STATUS_CODES, refusal_from_status, status_of
 from hypervisor.v1 import node_pb2 as pb
 from hypervisor.v1 import types_pb2
 from tests import builders
 from tests.integration.rpc.conftest import in_thread, run, serving, stub_of
+from tests.integration.rpc.fakes import FakeJournal
 
 DEADLINE = 10
 
@@ -186,31 +189,21 @@ def test_tokens_that_are_none(settings, token: str) -> None:
 
 
 def test_a_page_stays_below_the_size_of_a_message(settings) -> None:
-    large = builders.make_usage(
-        processes=tuple(
-            builders.make_usage()
-            .processes[0]
-            .__class__(
-                slot=slot,
-                pid=slot + 1,
-                pid_namespace=1,
-                start_time_ticks=2**40 + slot,
-                host_pid=slot + 1,
-                reserved_bytes=(2**40,) * 16,
-            )
-            for slot in range(512)
+    processes = tuple(
+        AttachedProcess(
+            slot=slot,
+            pid=slot + 1,
+            pid_namespace=1,
+            start_time_ticks=2**40 + slot,
+            host_pid=slot + 1,
+            reserved_bytes=(2**40,) * 16,
         )
+        for slot in range(512)
     )
     names = [f"pod-{number}" for number in range(100)]
     snapshot = builders.make_snapshot(
-        allocations=0,
-    )
-    snapshot = snapshot.__class__(
-        **{
-            **{name: getattr(snapshot, name) for name in snapshot.__slots__},
-            "allocations": tuple(builders.make_allocation(name) for name in names),
-            "usages": tuple(builders.make_usage(name, processes=large.processes) for name in names),
-        }
+        allocations=tuple(builders.make_allocation(name) for name in names),
+        usages=tuple(builders.make_usage(name, processes=processes) for name in names),
     )
 
     def client(address: str) -> None:
@@ -270,8 +263,6 @@ def test_health_and_reflection(settings) -> None:
 
 
 def test_events_by_page_and_filter(settings) -> None:
-    from tests.integration.rpc.fakes import FakeJournal
-
     def client(address: str) -> None:
         with stub_of(address) as stub:
             sequences: list[int] = []
@@ -303,9 +294,6 @@ def test_events_by_page_and_filter(settings) -> None:
 
 
 def test_error_info_names_the_domain_and_field() -> None:
-    from hypervisor.model import Refusal, RefusalReason
-    from hypervisor.rpc.refusals import STATUS_CODES, refusal_from_status, status_of
-
     assert set(STATUS_CODES) == set(RefusalReason)
     status = status_of(Refusal(RefusalReason.INSUFFICIENT_VRAM, "no", field="spec.devices[0]", remedy="less"))
     info = error_details_pb2.ErrorInfo()
