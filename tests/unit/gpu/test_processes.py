@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hypervisor.gpu import lists, processes
+from hypervisor.gpu.codes import INSUFFICIENT_SIZE, NOT_FOUND, UNREADABLE
+from hypervisor.gpu.processes import SAMPLE_WINDOW_SECONDS, Activity
+from hypervisor.gpu.wire import Answer, Process, Sample
+
+NOW = 1000.0
+OFFSET = 1_700_000_000.0
+
+
+def us(seconds: float) -> int:
+    """A time of CLOCK_MONOTONIC as the driver stamps it."""
+    return round((seconds + OFFSET) * 1e6)
+
+
+def combine(last: Activity, listed: Answer[list[Process]], samples: Answer[list[Sample]], now: float = NOW) -> Activity:
+    return processes.combine(last, listed, samples, now=now, wall_offset=OFFSET)[0]
+
+
+def test_a_sampled_process_has_the_mean_of_its_samples() -> None:
+    told = combine(
+        Activity(),
+        Answer([Process(1, 100), Process(2, None)]),
+        Answer([Sample(1, us(999.5), 40), Sample(1, us(999.75), 60)]),
+    )
+    assert told.processes is not None
+    first, second = told.processes
+    assert (first.pid, first.memory_bytes, first.busy_ratio) == (1, 100, 0.5)
+    assert first.busy_observed_at == pytest.approx(999.75)
+    assert (second.memory_bytes, second.busy_ratio) == (None, 0.0)
+
+
+def test_nothing_new_within_a_window_says_nothing_and_after_it_means_idle() -> None:
+    listed = Answer([Process(1, 100)])
+    busy = combine(Activity(), listed, Answer([Sample(1, us(NOW), 80)]))
+    soon = combine(busy, listed, Answer([]), NOW + SAMPLE_WINDOW_SECONDS / 2)
+    assert soon.processes is not None
+    assert (soon.processes[0].busy_ratio, soon.processes[0].busy_observed_at) == (0.8, pytest.approx(NOW))
+    later = combine(soon, listed, Answer([]), NOW + SAMPLE_WINDOW_SECONDS * 2)
+    assert later.processes is not None
+    assert later.processes[0].busy_ratio == 0.0
+
+
+def test_no_samples_at_all_is_unknown_and_not_idle() -> None:
+    told = combine(Activity(), Answer([Process(1, 100)]), Answer(None, 3))
+    assert told.processes is not None
+    assert told.processes[0].busy_ratio is None
+
+
+def test_time_of_mps_clients_is_unknown() -> None:
+    told = combine(Activity(), Answer([Process(1, 100, mps=True)]), Answer([Sample(1, us(NOW), 80)]))
+    assert told.processes is not None
+    assert told.processes[0].busy_ratio is None
+
+
+def test_a_list_that_failed_is_not_an_empty_one() -> None:
+    told, problem = processes.combine(Activity(), Answer(None, 10), Answer([]), now=NOW, wall_offset=OFFSET)
+    assert told.processes is None
+    assert problem
+    told, problem = processes.combine(Activity(), Answer(None, 3), Answer([]), now=NOW, wall_offset=OFFSET)
+    assert (told.processes, problem) == (None, "")
+
+
+@given(
+    st.lists(
+        st.builds(Sample, st.integers(1, 5), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)),
+        max_size=20,
+    )
+)
+def test_no_garbage_gives_a_ratio_outside_0_to_1_or_a_time_ahead(samples: list[Sample]) -> None:
+    told = combine(Activity(), Answer([Process(pid, 1) for pid in range(1, 6)]), Answer(samples))
+    for process in told.processes or ():
+        assert process.busy_ratio is not None
+        assert 0 <= process.busy_ratio <= 1
+        assert process.busy_observed_at is not None
+        assert process.busy_observed_at <= NOW
+
+
+def test_what_is_gone_is_forgotten() -> None:
+    busy = combine(Activity(), Answer([Process(1, 1)]), Answer([Sample(1, us(NOW), 80)]))
+    gone = combine(busy, Answer([]), Answer([]))
+    assert (gone.processes, dict(gone.busy)) == ((), {})
+
+
+# ---- the lists themselves ----
+
+
+def test_overlapping_lists_give_each_process_once() -> None:
+    merged = lists.merged([Process(2, None), Process(1, 10), Process(2, 7), Process(1, 3, mps=True)])
+    assert merged == [Process(1, 10, mps=True), Process(2, 7)]
+    assert lists.merged([Process(2, None), Process(2, None)]) == [Process(2, None)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (Process(1, 100), True),
+        (Process(1, None), True),
+        (Process(0, 100), False),
+        (Process(5000, 100), False),
+        (Process(1, 1001), False),
+    ],
+)
+def test_shuffled_fields_are_seen(entry: Process, expected: bool) -> None:
+    assert lists.plausible([entry], most_pid=4096, most_bytes=1000) is expected
+
+
+class Driver:
+    """A driver's list function whose list has another length at each call."""
+
+    def __init__(self, *lengths: int) -> None:
+        self.lengths = list(lengths)
+
+    def __call__(self, count: object, room: object) -> int:
+        length = self.lengths.pop(0) if len(self.lengths) > 1 else self.lengths[0]
+        had = count._obj.value  # type: ignore[attr-defined]
+        count._obj.value = length  # type: ignore[attr-defined]
+        if length > had:
+            return INSUFFICIENT_SIZE
+        for place in range(length):
+            room[place].pid = place + 1  # type: ignore[index]
+        return 0
+
+
+@pytest.mark.parametrize("lengths", [(0,), (3,), (3, 50, 50), (1, 8, 30, 30)])
+def test_a_list_that_grows_is_read_whole(lengths: tuple[int, ...]) -> None:
+    found = lists._grow(lists._ProcessV2, Driver(*lengths))
+    assert found.value is not None
+    assert [entry.pid for entry in found.value] == list(range(1, lengths[-1] + 1))
+
+
+def test_a_list_that_grows_without_end_is_an_error() -> None:
+    assert lists._grow(lists._ProcessV2, Driver(1, 100, 1000, 5000, 20000, 60000)).code == INSUFFICIENT_SIZE
+    assert lists._grow(lists._ProcessV2, Driver(2**31)).code == UNREADABLE
+
+
+class Library:
+    """As much of a library as read_samples looks at."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def nvmlDeviceGetProcessUtilization(self, *arguments: object) -> int:
+        return self.code
+
+
+@pytest.mark.parametrize("code", [0, NOT_FOUND])
+def test_no_samples_is_an_empty_list(code: int) -> None:
+    assert lists.read_samples(Library(code), None, 0) == Answer([])  # type: ignore[arg-type]
+
+
+def test_another_code_of_the_samples_is_told() -> None:
+    assert lists.read_samples(Library(3), None, 0) == Answer(None, 3)  # type: ignore[arg-type]
