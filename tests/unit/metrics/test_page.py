@@ -14,6 +14,7 @@ import trio
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from hypervisor.gpu import GpuReaderStatistics
 from hypervisor.metrics import COLLECTORS, Exposition, MetricsView
 from hypervisor.model import Figure, NodeIdentity, NodeSnapshot, RefusalReason, Revision
 from hypervisor.node.derive import Ratios, derive_gpus
@@ -68,7 +69,19 @@ def view(allocations=(), usages=(), devices=None) -> MetricsView:
                 by_phase={"active": 3},
                 calls=(("ListGpus", "OK", 5), ("Allocate", "NOT_FOUND", 1)),
                 inner=FeedOfFeed(watchers=4, published=9),
-            )
+            ),
+            "gpu_reader": GpuReaderStatistics(
+                child_pid=77,
+                restarts=1,
+                rounds=12,
+                failures=2,
+                hangs=1,
+                last_round_seconds=0.25,
+                lingering_children=0,
+                calls={("nvmlDeviceGetMemoryInfo_v2", 0): 8, ("nvmlDeviceGetMemoryInfo_v2", 15): 1},
+                call_seconds={"nvmlDeviceGetMemoryInfo_v2": 0.5},
+                rejected_readings={"memory": 1},
+            ),
         },
         refusals={RefusalReason.INSUFFICIENT_VRAM: 3},
     )
