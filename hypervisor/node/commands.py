@@ -1,5 +1,7 @@
 """What changes something, one at a time: grants, limits, releases, and letting go of a card.
 
+Refusals are counted here by reason; of grants the allocations tell themselves, with what they know.
+
 A command that waits for its turn may be cancelled and has then done nothing; one that has its turn is done as a
 whole. What it changed is published before its answer is given, so that who asks next reads it.
 """
@@ -7,7 +9,7 @@ whole. What it changed is published before its answer is given, so that who asks
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,7 +31,7 @@ from hypervisor.model import (
     RefusalReason,
     Revision,
 )
-from hypervisor.node.changes import gpu_reference, node_reference
+from hypervisor.node.changes import gpu_reference
 from hypervisor.node.publisher import EmitEvent, Publisher
 
 MOST_WAITING = 256
@@ -100,7 +102,7 @@ class Commands:
 
     async def allocate(self, spec: AllocationSpec, *, dry_run: bool) -> tuple[Allocation, bool, Mapping[str, str]]:
         """Grant a share; the bool says that it existed. Raises Refusal."""
-        async with self._command(lambda: _allocation(spec.allocation_id), quiet=dry_run):
+        async with self._command(counted=not dry_run):
             allocation, existed = self._grants.allocate(spec, self._cards.inventory, dry_run=dry_run)
             if not dry_run:
                 self._publisher.publish()
@@ -110,21 +112,27 @@ class Commands:
         self, allocation_id: str, devices: tuple[DeviceRequest, ...], expected: Revision | None
     ) -> Allocation:
         """Change requests and limits. Raises Refusal."""
-        async with self._command(lambda: _allocation(allocation_id)):
-            allocation = self._grants.update_limits(allocation_id, devices, self._cards.inventory, expected=expected)
+        async with self._command():
+            try:
+                allocation = self._grants.update_limits(
+                    allocation_id, devices, self._cards.inventory, expected=expected
+                )
+            except Refusal as refusal:
+                self._tell_refused(allocation_id, refusal)
+                raise
             self._publisher.publish()
             return allocation
 
     async def release(self, allocation_id: str) -> tuple[AttachedProcess, ...]:
         """End an allocation; returns the processes that keep their last limits. Raises Refusal."""
-        async with self._command(lambda: _allocation(allocation_id)):
+        async with self._command():
             remaining = self._grants.release(allocation_id)
             self._publisher.publish()
             return remaining
 
     async def detach_gpu(self, uuid: str, reason: str) -> tuple[ProcessOnGpu, ...]:
         """Let go of a card; returns who else was last seen on it. Cancelled, it may have let go. Raises Refusal."""
-        async with self._command(self._node):
+        async with self._command():
             gpu = self._gpu(uuid)
             await self._cards.detach(gpu.identity.uuid)
             self._publisher.publish()
@@ -138,7 +146,7 @@ class Commands:
 
     async def attach_gpu(self, uuid: str) -> None:
         """Take a card back. Raises Refusal."""
-        async with self._command(self._node):
+        async with self._command():
             gpu = self._gpu(uuid)
             await self._cards.attach(gpu.identity.uuid)
             self._publisher.publish()
@@ -157,9 +165,6 @@ class Commands:
             waiting=self._turn.statistics().tasks_waiting,
         )
 
-    def _node(self) -> ObjectReference:
-        return node_reference(self._publisher.snapshot)
-
     def _gpu(self, uuid: str) -> Gpu:
         snapshot = self._publisher.snapshot
         gpu = snapshot.gpu(uuid)
@@ -174,8 +179,8 @@ class Commands:
         return gpu
 
     @asynccontextmanager
-    async def _command(self, regarding: Callable[[], ObjectReference], *, quiet: bool = False) -> AsyncIterator[None]:
-        """One turn; a refusal is counted and told, unless quiet."""
+    async def _command(self, *, counted: bool = True) -> AsyncIterator[None]:
+        """One turn; a refusal is counted by its reason, unless nothing was to be changed."""
         if self._turn.statistics().tasks_waiting >= MOST_WAITING:
             raise Refusal(RefusalReason.NOT_READY, f"{MOST_WAITING} commands wait already", remedy="try again soon")
         async with self._turn:
@@ -183,19 +188,22 @@ class Commands:
                 yield
             except Refusal as refusal:
                 self._refused += 1
-                if not quiet:
+                if counted:
                     self._refusals[refusal.reason] += 1
-                    self._emit(
-                        EventType.WARNING,
-                        "AllocationRefused",
-                        regarding(),
-                        refusal.message,
-                        code=refusal.reason.value,
-                        field=refusal.field,
-                    )
                 raise
             self._done += 1
 
-
-def _allocation(allocation_id: str) -> ObjectReference:
-    return ObjectReference(kind=ObjectKind.ALLOCATION, name=allocation_id)
+    def _tell_refused(self, allocation_id: str, refusal: Refusal) -> None:
+        known = next(
+            (each for each in self._publisher.snapshot.allocations if each.spec.allocation_id == allocation_id), None
+        )
+        if known is None:
+            return  # an event is about an object, and there is none
+        self._emit(
+            EventType.WARNING,
+            "LimitsRefused",
+            ObjectReference(kind=ObjectKind.ALLOCATION, name=allocation_id, uid=known.uid),
+            str(refusal),
+            refusal=refusal.reason.value,
+            field=refusal.field,
+        )

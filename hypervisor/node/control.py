@@ -63,6 +63,7 @@ class Control:
         self._sequence = -1
         self._published_at = float("-inf")
         self._said: object = None
+        self._last_notable: tuple[tuple[AllocationUsage, ...], object] = ((), ())
         self._count = self._late = 0
         self._last_seconds = 0.0
 
@@ -71,7 +72,7 @@ class Control:
         now = self._clock()
         inventory = self._inventory()
         usages = self._steps.step(inventory)
-        said = (self._steps.all, notable(usages))
+        said = (self._steps.all, self._notable(usages))
         # The readings come about once an interval; only when they stay away do we publish without them.
         overdue = now - self._published_at >= 1.5 * self._intervals().reading
         due = inventory.sequence != self._sequence or said != self._said or overdue
@@ -95,6 +96,14 @@ class Control:
                 self._late += 1
                 next_at = trio.current_time()
             await trio.sleep_until(next_at)
+
+    def _notable(self, usages: tuple[AllocationUsage, ...]) -> object:
+        """notable(), anew only when the accounts were read anew: most steps are a sign of life and no more."""
+        known, told = self._last_notable
+        if len(known) != len(usages) or any(old is not new for old, new in zip(known, usages, strict=True)):
+            told = notable(usages)
+            self._last_notable = (usages, told)
+        return told
 
     def statistics(self) -> ControlStatistics:
         """Counters since the start."""

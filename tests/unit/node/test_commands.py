@@ -65,7 +65,7 @@ class Node:
         return allocation, False
 
     def update_limits(self, allocation_id, devices, inventory, *, expected):
-        raise Refusal(RefusalReason.ALLOCATION_NOT_FOUND, "no such allocation")
+        raise Refusal(RefusalReason.LIMIT_ABOVE_CAPACITY, "too much", field="limits")
 
     def release(self, allocation_id):
         self.allocations = ()
@@ -106,19 +106,17 @@ def test_refusals_are_counted_by_reason_and_told_with_their_numbers(tmp_path) ->
         for _ in range(2):
             with pytest.raises(Refusal):
                 await node.commands.allocate(spec("refused"), dry_run=False)
-        with pytest.raises(Refusal):
-            await node.commands.update_limits("none", (), None)
+        await node.commands.allocate(spec("granted"), dry_run=False)
+        for name in ("granted", "none"):
+            with pytest.raises(Refusal):
+                await node.commands.update_limits(name, (), None)
         with pytest.raises(Refusal):
             await node.commands.allocate(spec("refused"), dry_run=True)
-        assert node.commands.refusals == {RefusalReason.INSUFFICIENT_VRAM: 2, RefusalReason.ALLOCATION_NOT_FOUND: 1}
-        assert node.commands.statistics().refused_total == 4
-        assert node.events[0] == (
-            EventType.WARNING,
-            "AllocationRefused",
-            "refused",
-            {"code": "INSUFFICIENT_VRAM", "field": "devices[0]"},
-        )
-        assert len(node.events) == 3
+        assert node.commands.refusals == {RefusalReason.INSUFFICIENT_VRAM: 2, RefusalReason.LIMIT_ABOVE_CAPACITY: 2}
+        assert node.commands.statistics().refused_total == 5
+        assert node.events == [
+            (EventType.WARNING, "LimitsRefused", "granted", {"refusal": "LIMIT_ABOVE_CAPACITY", "field": "limits"})
+        ]
 
     trio.run(main)
 

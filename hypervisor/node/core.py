@@ -1,0 +1,181 @@
+"""The parts of the daemon that share its state, put together: what they read and what is asked of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+import trio
+
+import hypervisor
+from hypervisor.allocations import Allocations
+from hypervisor.config import Settings, SettingsError, changed, reloaded
+from hypervisor.gpu import GpuReader
+from hypervisor.http import HttpServer, MetricsPage, Routes, Unready
+from hypervisor.metrics import Exposition, MetricsView
+from hypervisor.model import EventType, NodeSnapshot
+from hypervisor.node import logs, simulated
+from hypervisor.node.changes import node_reference
+from hypervisor.node.commands import Commands
+from hypervisor.node.conditions import blocking
+from hypervisor.node.control import Control
+from hypervisor.node.identity import Start
+from hypervisor.node.journal import Journal
+from hypervisor.node.live import Live
+from hypervisor.node.notify import Notifier
+from hypervisor.node.publisher import Publisher
+from hypervisor.node.revisions import Revisions
+from hypervisor.node.state import NodeState, Parts
+
+log = structlog.get_logger("node")
+HOUSEKEEPING_SECONDS = 1.0
+
+
+class HasStatistics(Protocol):
+    """A feed or a queue; statistics() gives a frozen dataclass of numbers."""
+
+    def statistics(self) -> object: ...
+
+
+class NodeCore:
+    """State, commands, control and pages of one start of the daemon. For the trio main thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        start: Start,
+        reader: GpuReader,
+        allocations: Allocations,
+        journal: Journal,
+        revisions: Revisions,
+        machine: Path | None,
+    ) -> None:
+        self._start = start
+        self._reader = reader
+        self._allocations = allocations
+        self._journal = journal
+        self._live = Live(settings, reader=reader, allocations=allocations, journal=journal, revisions=revisions)
+        self.state = NodeState(
+            identity=start.identity,
+            version=hypervisor.__version__,
+            started_at=time.time(),
+            revisions=revisions,
+            parts=Parts(inventory=reader.inventory, ratios=self._live.ratios, allocations=allocations.all),
+            wall_clock=time.time,
+        )
+        self._publisher = Publisher(self.state, self._live, journal.emit)
+        self.commands = Commands(
+            grants=allocations,
+            cards=reader,
+            publisher=self._publisher,
+            emit=journal.emit,
+            environment=simulated.workload_environment(machine) if machine else None,
+        )
+        self.control = Control(
+            steps=allocations,
+            inventory=lambda: reader.inventory,
+            publisher=self._publisher,
+            intervals=lambda: self._live.intervals,
+            clock=time.monotonic,
+        )
+        self._exposition = Exposition(self._take_view)
+        self.http = HttpServer(Routes(self, self._render_metrics).answer)
+        self._feeds: dict[str, HasStatistics] = {
+            "state": self.state,
+            "commands": self.commands,
+            "control": self.control,
+            "http": self.http,
+            "gpu_reader": reader,
+            "allocations": allocations,
+            "journal": journal,
+        }
+
+    def add_feed(self, name: str, feed: HasStatistics) -> None:
+        """Export the statistics of one more part, as gpuhv_NAME_FIELD."""
+        self._feeds[name] = feed
+
+    def snapshot(self) -> NodeSnapshot:
+        """The current state, for the pages."""
+        return self.state.snapshot
+
+    def unready(self) -> tuple[Unready, ...]:
+        """Why new workloads can't be granted a share."""
+        return tuple(
+            Unready(code=reason.code.value, message=reason.message)
+            for reason in blocking(self.state.snapshot.conditions)
+        )
+
+    def status(self) -> str:
+        """One line for people."""
+        reasons = self.unready()
+        if reasons:
+            return f"not ready: {reasons[0].message}"
+        snapshot = self.state.snapshot
+        return f"{len(snapshot.gpus)} GPUs, {len(snapshot.allocations)} allocations"
+
+    def started(self) -> None:
+        """Tell that the daemon serves."""
+        self._journal.emit(
+            EventType.NORMAL,
+            "HypervisorStarted",
+            node_reference(self.state.snapshot),
+            f"version {hypervisor.__version__}, start {self._start.epoch}, "
+            f"{len(self._allocations.all)} allocations adopted",
+            epoch=str(self._start.epoch),
+        )
+
+    def stopping(self) -> None:
+        """Tell watchers that the daemon ends."""
+        self._live.stopping = True
+        self._publisher.publish()
+
+    def reload(self, read: Callable[[], Settings]) -> None:
+        """Take what may change from the settings as read anew; keep the old set when they can't be used."""
+        old = self._live.settings
+        reference = node_reference(self.state.snapshot)
+        try:
+            wanted = read()
+            new, pending = reloaded(old, wanted)
+            self._reader.reload(new)  # first, for it may refuse the site's catalogue
+        except SettingsError as error:
+            log.warning("the old settings are kept", reason=str(error))
+            self._journal.emit(
+                EventType.WARNING, "SettingsRejected", reference, f"{error}; the settings from before are kept"
+            )
+            return
+        taken = changed(old, new)
+        self._live.settings = new
+        self._allocations.reload(new)
+        self._journal.resize(new.journal_events)
+        logs.set_up(new.log_level)
+        self._publisher.publish()
+        log.info("settings were read again", changed=taken, need_restart=pending)
+        wait = f"; {', '.join(pending)} take a restart" if pending else ""
+        self._journal.emit(
+            EventType.NORMAL, "SettingsReloaded", reference, f"changed: {', '.join(taken) or 'nothing'}{wait}"
+        )
+
+    async def housekeeping(self, notifier: Notifier) -> None:
+        """For ever: bring to disk what the journal holds back, and keep the status line. Cancel-safe."""
+        while True:
+            self._journal.step()
+            notifier.status(self.status())
+            await trio.sleep(HOUSEKEEPING_SECONDS)
+
+    async def _render_metrics(self, accept: str, accept_encoding: str) -> MetricsPage:
+        page = await self._exposition.render(accept, accept_encoding)
+        return MetricsPage(content_type=page.content_type, encoding=page.encoding, body=page.body)
+
+    def _take_view(self) -> MetricsView:
+        statistics: Mapping[str, object] = {name: feed.statistics() for name, feed in self._feeds.items()}
+        return MetricsView(
+            snapshot=self.state.snapshot,
+            wall_time=time.time(),
+            monotonic_time=time.monotonic(),
+            statistics=statistics,
+            refusals=self.commands.refusals,
+        )

@@ -1,0 +1,73 @@
+"""The settings in force, and the daemon's own view of itself, read by the publisher."""
+
+from __future__ import annotations
+
+import errno
+
+from hypervisor.allocations import Allocations
+from hypervisor.config import Settings
+from hypervisor.gpu import GpuReader
+from hypervisor.model import Allocation, Condition, HealthCode, Inventory
+from hypervisor.node.control import Intervals
+from hypervisor.node.derive import Ratios
+from hypervisor.node.journal import Journal
+from hypervisor.node.publisher import failed
+from hypervisor.node.revisions import Revisions
+
+
+class Live:
+    """Where the parts of a snapshot come from; settings changes with a reload, stopping with the end."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        reader: GpuReader,
+        allocations: Allocations,
+        journal: Journal,
+        revisions: Revisions,
+    ) -> None:
+        self.settings = settings
+        self.stopping = False
+        self._reader = reader
+        self._allocations = allocations
+        self._journal = journal
+        self._revisions = revisions
+
+    @property
+    def inventory(self) -> Inventory:
+        """What the driver said last."""
+        return self._reader.inventory
+
+    @property
+    def allocations(self) -> tuple[Allocation, ...]:
+        """All grants."""
+        return self._allocations.all
+
+    @property
+    def ratios(self) -> Ratios:
+        """How far requests may sum up."""
+        return Ratios(tflops=self.settings.tflops_ratio, vram=self.settings.vram_ratio)
+
+    @property
+    def intervals(self) -> Intervals:
+        """Of the control loop."""
+        return Intervals(control=self.settings.control_interval_seconds, reading=self.settings.reading_interval_seconds)
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What is wrong with the daemon itself."""
+        found = []
+        if self.stopping:
+            found.append(failed(HealthCode.STOPPING, "the daemon is stopping"))
+        if self._revisions.failure is not None:
+            full = self._revisions.failure.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+            found.append(
+                failed(
+                    HealthCode.DISK_FULL if full else HealthCode.STORE_FAILED,
+                    f"the state directory can't be written: {self._revisions.failure.strerror}",
+                )
+            )
+        if self._journal.failed_reason:
+            found.append(failed(HealthCode.JOURNAL_FAILED, self._journal.failed_reason))
+        return tuple(found)
