@@ -60,8 +60,7 @@ static int32_t claim(struct hv_process *process, const struct hv_files *files)
         .owner = hv_slot_owner(judge.self.pid_namespace, judge.self.pid),
         .start_time = judge.self.start_time,
     };
-    if (hv_slots_reap(&files->slots, &process->self, is_dead, &judge) != 0)
-        hv_store_relaxed_32(&process->to_heal, 1);
+    (void)hv_slots_reap(&files->slots, &process->self, is_dead, &judge);
     return hv_slots_claim(&files->slots, &process->self, hv_os_now_ns());
 }
 

@@ -74,7 +74,10 @@ class DaemonProcess:
         ]
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                command, stderr=log, stdin=subprocess.DEVNULL, env=dict(os.environ) | self.environment
+                command,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=dict(os.environ) | self.environment,
             )
         return self
 
