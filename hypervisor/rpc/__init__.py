@@ -10,7 +10,12 @@ Names are imported when they are asked for: the command line must not pay for th
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
+
+# gRPC reads it when it is imported. We start programs and never go on in a fork; with its handlers gRPC would print
+# a line to stderr at each start.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 if TYPE_CHECKING:
     from hypervisor.rpc.asyncio_host import AsyncioHost, HostClosing, open_asyncio_host

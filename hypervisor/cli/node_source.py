@@ -1,0 +1,97 @@
+"""The objects of one node, from its daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from hypervisor.cli.failure import EXIT_USAGE, CommandError
+from hypervisor.cli.source import Change
+from hypervisor.rpc.client import Client
+from hypervisor.v1 import node_pb2 as pb
+from hypervisor.v1 import node_pb2_grpc, types_pb2
+
+# Kind -> field of NodeSnapshot and NodeDelta, field with the tombstones, key of an object.
+_WATCHED: Mapping[str, tuple[str, str, Callable[[Any], str]]] = {
+    "gpus": ("gpus", "removed_gpu_uuids", lambda gpu: str(gpu.uuid)),
+    "pods": ("allocations", "removed_allocation_ids", lambda allocation: str(allocation.spec.allocation_id)),
+    "workers": ("workers", "removed_worker_ids", lambda worker: str(worker.worker_id)),
+}
+
+
+class NodeSource:
+    """Lists and watches through NodeService."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._stub = node_pb2_grpc.NodeServiceStub(client.channel)
+
+    def objects(self, kind: str) -> list[Any]:
+        stub = self._stub
+        match kind:
+            case "nodes":
+                return [self._client.call(stub.GetNode, pb.GetNodeRequest()).node]
+            case "gpus":
+                return list(self._pages(stub.ListGpus, pb.ListGpusRequest, "gpus"))
+            case "pods":
+                return list(self._pages(stub.ListAllocations, pb.ListAllocationsRequest, "allocations"))
+            case "workers":
+                return list(self._pages(stub.ListWorkers, pb.ListWorkersRequest, "workers"))
+            case "events":
+                return list(self._pages(stub.ListEvents, pb.ListEventsRequest, "events"))
+        raise _not_on_a_node(kind)
+
+    def watch(self, kind: str) -> Iterator[Change]:
+        if kind == "events":
+            for message in self._client.stream(self._stub.WatchEvents, pb.WatchEventsRequest()):
+                if message.HasField("event"):
+                    yield Change("ADDED", message.event)
+        elif kind == "nodes":
+            yield from self._watch_node()
+        elif kind in _WATCHED:
+            yield from self._watch_objects(*_WATCHED[kind])
+        else:
+            raise _not_on_a_node(kind)
+
+    def events_about(self, kind: str, name: str) -> list[Any]:
+        about = types_pb2.ObjectReference(kind=kind, name=name)
+        return list(self._pages(self._stub.ListEvents, pb.ListEventsRequest, "events", regarding=about))
+
+    def _pages(self, method: Any, request: Callable[..., Any], field: str, **filters: Any) -> Iterator[Any]:
+        token = ""
+        while True:
+            answer = self._client.call(method, request(page=pb.Page(token=token), **filters))
+            yield from getattr(answer, field)
+            token = answer.next_page_token
+            if not token:
+                return
+
+    def _watch_node(self) -> Iterator[Change]:
+        seen = False
+        for message in self._client.stream(self._stub.WatchNode, pb.WatchNodeRequest()):
+            part = message.reset if message.HasField("reset") else message.delta
+            if part.HasField("node"):
+                yield Change("MODIFIED" if seen else "ADDED", part.node)
+                seen = True
+
+    def _watch_objects(self, field: str, tombstones: str, key: Callable[[Any], str]) -> Iterator[Change]:
+        known: dict[str, Any] = {}
+        for message in self._client.stream(self._stub.WatchNode, pb.WatchNodeRequest()):
+            whole = message.HasField("reset")
+            part = message.reset if whole else message.delta
+            if whole:
+                present = {key(item) for item in getattr(part, field)}
+                for gone in [name for name in known if name not in present]:
+                    yield Change("DELETED", known.pop(gone))
+            for item in getattr(part, field):
+                yield Change("MODIFIED" if key(item) in known else "ADDED", item)
+                known[key(item)] = item
+            for gone in getattr(message.delta, tombstones):
+                if gone in known:
+                    yield Change("DELETED", known.pop(gone))
+
+
+def _not_on_a_node(kind: str) -> CommandError:
+    return CommandError(
+        f"a node keeps no {kind}; ask the aggregator for them with --server HOST:PORT", status=EXIT_USAGE
+    )
