@@ -70,6 +70,7 @@ static void destroy(CUcontext context)
     while (context->streams)
         sim_stream_free(context->streams);
     sim_memory_drop_context(context);
+    sim_arrays_drop_context(context);
     sim_refund_context(sim_here(), context->gpu, sim_driver.process);
 }
 
@@ -84,14 +85,13 @@ static CUresult push(CUcontext context)
 
 CUresult sim_primary_context(uint32_t device, CUcontext *out)
 {
-    static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; /* two threads must not make two */
     CUresult result = CUDA_SUCCESS;
-    pthread_mutex_lock(&making);
+    pthread_mutex_lock(&sim_driver.making);
     if (!sim_context_valid(sim_driver.primary[device]))
         result = create(device, sim_driver.primary_flags[device], 1, 0, &sim_driver.primary[device]);
     if (result == CUDA_SUCCESS)
         *out = sim_driver.primary[device];
-    pthread_mutex_unlock(&making);
+    pthread_mutex_unlock(&sim_driver.making);
     return result;
 }
 
@@ -204,7 +204,28 @@ static CUresult destroy_context(CUcontext context)
 }
 SIM_EXPORTED CUresult CUDAAPI cuCtxDestroy(CUcontext context) { ENTER(); return destroy_context(context); }
 SIM_EXPORTED CUresult CUDAAPI cuCtxDestroy_v2(CUcontext context) { ENTER(); return destroy_context(context); }
-SIM_EXPORTED CUresult CUDAAPI cuCtxDetach(CUcontext context) { ENTER(); return destroy_context(context); }
+SIM_EXPORTED CUresult CUDAAPI cuCtxAttach(CUcontext *out, unsigned int flags)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    if (!out || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    __atomic_fetch_add(&context->attached, 1, __ATOMIC_RELAXED); /* relaxed: a count of callers */
+    *out = context;
+    return CUDA_SUCCESS;
+}
+SIM_EXPORTED CUresult CUDAAPI cuCtxDetach(CUcontext context)
+{
+    ENTER();
+    if (!sim_context_valid(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    uint32_t attached = __atomic_load_n(&context->attached, __ATOMIC_RELAXED);
+    if (attached) {
+        __atomic_fetch_sub(&context->attached, 1, __ATOMIC_RELAXED); /* relaxed: a count of callers */
+        return CUDA_SUCCESS;
+    }
+    return destroy_context(context);
+}
 
 static CUresult push_context(CUcontext context)
 {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-struct driver sim_driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
+struct driver sim_driver = {.lock = PTHREAD_MUTEX_INITIALIZER, .making = PTHREAD_MUTEX_INITIALIZER};
 static _Thread_local struct thread_state thread;
 static int fork_handlers_set;
 
@@ -33,22 +33,31 @@ CUresult sim_result(int status)
     }
 }
 
+/* Both locks are held over a fork, so that the child finds nothing half done. */
+static void hold_for_fork(void)
+{
+    pthread_mutex_lock(&sim_driver.making);
+    sim_lock_driver();
+}
+
+static void release_after_fork(void)
+{
+    sim_unlock_driver();
+    pthread_mutex_unlock(&sim_driver.making);
+}
+
 /* The child starts as a process that never called cuInit; the parent's objects stay the parent's. */
 static void forget_in_child(void)
 {
-    pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     struct sim_machine *old = sim_driver.machine;
     uint32_t epoch = sim_driver.epoch + 1;
-    memset(&sim_driver, 0, sizeof sim_driver);
-    sim_driver.lock = fresh;
+    memset(&sim_driver, 0, offsetof(struct driver, lock)); /* the locks come last in it */
     sim_driver.epoch = epoch;
     if (old)
         sim_machine_detach(old);
     sim_host_forget();
+    release_after_fork();
 }
-
-static void hold_for_fork(void) { sim_lock_driver(); }
-static void release_after_fork(void) { sim_unlock_driver(); }
 
 /* CUDA_VISIBLE_DEVICES: indices, or beginnings of UUIDs; the first entry that names no device, or one again, ends the list. */
 static void choose_devices(struct driver *driver)

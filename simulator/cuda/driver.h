@@ -10,7 +10,7 @@
 #define MAX_THREAD_STREAMS 8
 
 /* Handles start with a word that says what they are; a destroyed one keeps its memory and loses the word. */
-enum handle_kind { HANDLE_DEAD = 0, HANDLE_CONTEXT = 0x43545831, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_POOL, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC };
+enum handle_kind { HANDLE_DEAD = 0, HANDLE_CONTEXT = 0x43545831, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_POOL, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC, HANDLE_ARRAY };
 
 struct CUctx_st {
     uint32_t kind;
@@ -21,7 +21,7 @@ struct CUctx_st {
     uint32_t api_version;
     uint64_t id;
     uint32_t sm_limit;         /* 0: all SMs */
-    uint32_t sync_count;       /* host functions being run: see host.c */
+    uint32_t attached;         /* calls of cuCtxAttach not yet undone */
     CUstream legacy;           /* the default stream */
     CUstream streams;          /* all streams of the context, linked by next */
     uint64_t limits[CU_LIMIT_MAX];
@@ -93,12 +93,12 @@ struct CUmemPoolHandle_st {
     CUmemoryPool next;
 };
 
-enum memory_kind { MEMORY_DEVICE = 1, MEMORY_MANAGED, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_RESERVED, MEMORY_MAPPED, MEMORY_POOLED, MEMORY_GRAPH, MEMORY_IPC };
+enum memory_kind { MEMORY_DEVICE = 1, MEMORY_MANAGED, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_RESERVED, MEMORY_MAPPED, MEMORY_POOLED, MEMORY_GRAPH };
 
 struct memory {                /* one range of addresses that the driver knows */
     uint64_t start, size;      /* size as asked for */
     uint64_t mapped;           /* bytes mapped at start */
-    uint64_t charged;
+    uint64_t charged;          /* MEMORY_GRAPH: bytes in use of the GPU's graph memory, else of the ledger */
     uint32_t kind;
     uint32_t gpu, device;
     uint32_t host_flags;
@@ -106,9 +106,10 @@ struct memory {                /* one range of addresses that the driver knows *
     CUcontext context;
     CUmemoryPool pool;
     struct vmm_handle *handle; /* MEMORY_MAPPED */
-    struct memory *left, *right, *parent_link;
+    struct memory *left, *right;
     uint32_t rank;             /* treap priority */
     uint32_t sync_memops;
+    uint32_t nodes;            /* MEMORY_GRAPH: allocation nodes, copies included, that have this address */
 };
 
 struct driver {
@@ -125,9 +126,15 @@ struct driver {
     CUmemoryPool default_pool[SIM_MAX_GPUS], current_pool[SIM_MAX_GPUS];
     CUmemoryPool pools;
     struct memory *memory;     /* root */
+    struct vmm_handle *vmm_handles;
+    uint32_t vmm_open;         /* vmm_file is a descriptor */
+    int vmm_file;              /* the bytes of all handles that cannot be exported */
+    uint64_t vmm_end;          /* its size so far */
+    struct CUarray_st *arrays;
     uint64_t next_id;
     uint64_t graph_used[SIM_MAX_GPUS], graph_used_high[SIM_MAX_GPUS], graph_reserved[SIM_MAX_GPUS], graph_reserved_high[SIM_MAX_GPUS];
-    pthread_mutex_t lock;      /* guards all of the above; never held while waiting for a GPU */
+    pthread_mutex_t lock;      /* guards all of the above; never held while waiting for a GPU's work */
+    pthread_mutex_t making;    /* one thread at a time makes a primary context; taken before `lock` */
 };
 extern struct driver sim_driver;
 
@@ -199,6 +206,16 @@ CUresult sim_pool_allocate(CUmemoryPool pool, CUcontext context, uint64_t bytes,
 void sim_pool_give_back(struct memory *memory); /* driver lock held */
 void sim_pools_trim(uint32_t gpu);
 CUmemoryPool sim_pool_current(uint32_t device);
+
+void sim_pools_empty(uint32_t gpu); /* gives up everything kept and not in use */
+
+/* graph_memory.c: what allocation nodes use is kept for the next launch until it is trimmed. Driver lock held. */
+CUresult sim_graph_memory_take(struct memory *memory);
+void sim_graph_memory_give(struct memory *memory);
+void sim_graph_memory_trim(uint32_t gpu);
+
+/* array.c */
+void sim_arrays_drop_context(CUcontext context);
 
 /* copy.c */
 CUresult sim_copy_now(CUdeviceptr destination, CUdeviceptr source, size_t bytes, enum sim_engine *engine);

@@ -20,8 +20,18 @@ static void free_allocation(CUgraphNode node)
 {
     sim_lock_driver();
     struct memory *memory = sim_memory_find(node->allocation.dptr);
-    if (memory && memory->start == node->allocation.dptr && memory->kind == MEMORY_GRAPH && memory->charged == 0)
-        sim_memory_delete(memory, 0); /* still allocated: it lives on until it is freed */
+    if (memory && memory->start == node->allocation.dptr && memory->kind == MEMORY_GRAPH && --memory->nodes == 0 && memory->charged == 0)
+        sim_memory_delete(memory, 0); /* still allocated: it lives on, and is freed by cuMemFree */
+    sim_unlock_driver();
+}
+
+/* The original's destruction does not take the address from its copies. */
+static void share_allocation(CUgraphNode node)
+{
+    sim_lock_driver();
+    struct memory *memory = sim_memory_find(node->allocation.dptr);
+    if (memory && memory->start == node->allocation.dptr && memory->kind == MEMORY_GRAPH)
+        memory->nodes++;
     sim_unlock_driver();
 }
 
@@ -29,7 +39,7 @@ static void free_node(CUgraphNode node)
 {
     if (node->type == CU_GRAPH_NODE_TYPE_GRAPH && node->child)
         sim_graph_free(node->child);
-    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && !node->graph->is_copy)
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
         free_allocation(node);
     free(node->after);
     node->kind = HANDLE_DEAD;
@@ -87,7 +97,6 @@ CUgraph sim_graph_copy(CUgraph graph)
     CUgraph copy = sim_graph_new(graph->context);
     if (!copy)
         return NULL;
-    copy->is_copy = 1;
     for (CUgraphNode node = graph->nodes; node; node = node->next) {
         CUgraphNode twin;
         if (sim_graph_add(copy, node->type, NULL, 0, &twin) != CUDA_SUCCESS)
@@ -99,6 +108,8 @@ CUgraph sim_graph_copy(CUgraph graph)
         twin->after_count = 0;
         twin->original = node;
         twin->next = next;
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+            share_allocation(node);
         if (node->type == CU_GRAPH_NODE_TYPE_GRAPH && !(twin->child = sim_graph_copy(node->child)))
             goto failed;
     }
@@ -363,6 +374,7 @@ CUresult sim_graph_add_allocation(CUgraph graph, const CUgraphNode *after, size_
         sim_unlock_driver();
         return result;
     }
+    memory->nodes = 1;
     params->dptr = memory->start;
     (*out)->allocation = *params;
     return CUDA_SUCCESS;

@@ -33,7 +33,6 @@ struct CUgraphNode_st {
 
 struct CUgraph_st {
     uint32_t kind;
-    uint32_t is_copy;            /* belongs to an executable graph or a parent node: its addresses are another graph's */
     CUcontext context;
     CUgraphNode nodes, *end;     /* in order of creation */
     size_t count;

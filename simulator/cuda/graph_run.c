@@ -83,38 +83,21 @@ static CUresult run_allocation(CUgraphNode node)
 {
     sim_lock_driver();
     struct memory *memory = sim_memory_find(node->allocation.dptr);
-    CUresult result = CUDA_SUCCESS;
-    if (!memory || memory->kind != MEMORY_GRAPH) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    } else if (memory->charged == 0) {
-        uint64_t bytes = sim_charged_size(sim_here(), memory->size);
-        result = sim_result(sim_charge(sim_here(), memory->gpu, sim_driver.process, bytes));
-        if (result == CUDA_SUCCESS) {
-            memory->charged = bytes;
-            uint64_t used = sim_driver.graph_used[memory->gpu] += bytes;
-            if (used > sim_driver.graph_used_high[memory->gpu])
-                sim_driver.graph_used_high[memory->gpu] = used;
-        }
-    }
+    CUresult result = memory && memory->kind == MEMORY_GRAPH ? sim_graph_memory_take(memory) : CUDA_ERROR_INVALID_VALUE;
     sim_unlock_driver();
     return result;
 }
 
-static CUresult run_free(CUstream stream, CUdeviceptr address)
+/* In order of calls, as everything about pools: the next allocation on the stream takes the same bytes again. */
+static CUresult run_free(CUdeviceptr address)
 {
     sim_lock_driver();
     struct memory *memory = sim_memory_find(address);
-    uint64_t bytes = 0;
-    CUresult result = CUDA_SUCCESS;
-    if (!memory || memory->start != address || memory->kind != MEMORY_GRAPH) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    } else {
-        bytes = memory->charged;
-        memory->charged = 0;
-        sim_driver.graph_used[memory->gpu] -= bytes;
-    }
+    CUresult result = memory && memory->start == address && memory->kind == MEMORY_GRAPH ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        sim_graph_memory_give(memory);
     sim_unlock_driver();
-    return result == CUDA_SUCCESS && bytes ? sim_enqueue(stream, &(struct sim_item){.kind = SIM_ITEM_RELEASE, .bytes = bytes}) : result;
+    return result;
 }
 
 static CUresult run_copy(CUstream stream, CUgraphNode node)
@@ -146,7 +129,7 @@ static CUresult run_node(CUstream stream, CUgraphNode node)
     case CU_GRAPH_NODE_TYPE_MEMSET: return sim_fill(stream, node->fill.destination, node->fill.pitch, node->fill.value, node->fill.element, node->fill.width, node->fill.height, 0);
     case CU_GRAPH_NODE_TYPE_HOST: return sim_host_enqueue(stream, node->host.function, node->host.argument);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return run_allocation(node);
-    case CU_GRAPH_NODE_TYPE_MEM_FREE: return run_free(stream, node->free_address);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: return run_free(node->free_address);
     case CU_GRAPH_NODE_TYPE_GRAPH: {
         CUgraphNode *sorted = sim_graph_sort(node->child);
         CUresult result = sorted ? run_graph(stream, node->child, sorted) : CUDA_ERROR_INVALID_VALUE;
@@ -252,28 +235,3 @@ SIM_EXPORTED CUresult CUDAAPI cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec
     CUfunction function = params->func ? params->func : (CUfunction)(void *)params->kern; /* the same objects: module.c */
     return exec_kernel(exec, node, function, &LAUNCH_OF(params));
 }
-
-SIM_EXPORTED CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute which, void *value)
-{
-    ENTER_DEVICE(device);
-    if (!value)
-        return CUDA_ERROR_INVALID_VALUE;
-    uint32_t gpu = sim_driver.gpu_of[device];
-    sim_lock_driver();
-    int high = which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
-    *(cuuint64_t *)value = high ? sim_driver.graph_used_high[gpu] : sim_driver.graph_used[gpu]; /* nothing is kept beyond use */
-    sim_unlock_driver();
-    return CUDA_SUCCESS;
-}
-SIM_EXPORTED CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute which, void *value)
-{
-    ENTER_DEVICE(device);
-    if (!value || (which != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH && which != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH))
-        return CUDA_ERROR_INVALID_VALUE;
-    uint32_t gpu = sim_driver.gpu_of[device];
-    sim_lock_driver();
-    sim_driver.graph_used_high[gpu] = sim_driver.graph_used[gpu];
-    sim_unlock_driver();
-    return CUDA_SUCCESS;
-}
-SIM_EXPORTED CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) { ENTER_DEVICE(device); return CUDA_SUCCESS; }

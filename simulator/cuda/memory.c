@@ -63,7 +63,9 @@ void sim_memory_delete(struct memory *memory, int refund)
     sim_memory_remove(memory);
     if (memory->mapped)
         munmap(pointer_of(memory->start), memory->mapped);
-    if (refund && memory->charged)
+    if (memory->kind == MEMORY_GRAPH)
+        sim_graph_memory_give(memory);
+    else if (refund && memory->charged)
         sim_refund(sim_here(), memory->gpu, sim_driver.process, memory->charged);
     free(memory);
 }
@@ -74,10 +76,14 @@ void sim_memory_drop_context(CUcontext context)
     uint64_t at = 0;
     for (struct memory *memory; (memory = sim_memory_next(at));) {
         at = memory->start + memory->size;
-        if (memory->context == context && (memory->kind == MEMORY_DEVICE || memory->kind == MEMORY_MANAGED || memory->kind == MEMORY_HOST || memory->kind == MEMORY_GRAPH))
+        if (memory->context == context && memory->pool)
+            sim_pool_give_back(memory);
+        if (memory->context == context && (memory->kind == MEMORY_POOLED || memory->kind == MEMORY_DEVICE || memory->kind == MEMORY_MANAGED || memory->kind == MEMORY_HOST || memory->kind == MEMORY_GRAPH))
             sim_memory_delete(memory, 1);
     }
+    sim_graph_memory_trim(context->gpu);
     sim_unlock_driver();
+    sim_pools_empty(context->gpu);
 }
 
 CUresult sim_range_check(const void *address, uint64_t bytes, int must_be_device, int *device)
@@ -209,14 +215,10 @@ static CUresult release(CUdeviceptr address)
         sim_context_synchronize(owner);
     sim_lock_driver();
     memory = sim_memory_find(address); /* another thread may have freed it meanwhile */
-    if (memory && memory->start == address && memory->kind == MEMORY_GRAPH) { /* the address belongs to its node, which may allocate it again */
-        sim_driver.graph_used[memory->gpu] -= memory->charged;
-        if (memory->charged)
-            sim_refund(sim_here(), memory->gpu, sim_driver.process, memory->charged);
-        memory->charged = 0;
-    } else if (memory && memory->start == address) {
+    if (memory && memory->start == address && memory->kind == MEMORY_GRAPH && memory->nodes)
+        sim_graph_memory_give(memory); /* the address belongs to its node, which may allocate it again */
+    else if (memory && memory->start == address)
         sim_memory_delete(memory, 1);
-    }
     sim_unlock_driver();
     return CUDA_SUCCESS;
 }

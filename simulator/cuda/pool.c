@@ -96,6 +96,15 @@ static void trim(CUmemoryPool pool, uint64_t keep)
     pool->reserved = floor;
 }
 
+void sim_pools_empty(uint32_t gpu)
+{
+    sim_lock_driver();
+    for (CUmemoryPool pool = sim_driver.pools; pool; pool = pool->next)
+        if (pool->gpu == gpu)
+            trim(pool, 0);
+    sim_unlock_driver();
+}
+
 void sim_pools_trim(uint32_t gpu)
 {
     if (!__atomic_load_n(&sim_driver.pools, __ATOMIC_RELAXED)) /* relaxed: a pool made meanwhile has nothing to give back */
@@ -160,11 +169,10 @@ static CUresult free_async(const char *call, int per_thread, CUdeviceptr address
     } else {
         if (memory->pool)
             sim_pool_give_back(memory);
-        charged = memory->charged;
+        charged = memory->kind == MEMORY_GRAPH ? 0 : memory->charged;
         gpu = memory->gpu;
-        memory->charged = 0;
-        if (memory->kind == MEMORY_GRAPH) /* the address belongs to its node, which may allocate it again */
-            sim_driver.graph_used[gpu] -= charged;
+        if (memory->kind == MEMORY_GRAPH && memory->nodes)
+            sim_graph_memory_give(memory); /* the address is its node's, which may allocate it again */
         else
             sim_memory_delete(memory, 0);
     }

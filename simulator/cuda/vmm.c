@@ -16,6 +16,8 @@
 struct vmm_handle {
     uint64_t number;         /* what the caller holds */
     int fd;
+    int own_file;            /* else its bytes are a part of the process's common file */
+    uint64_t offset;
     uint64_t size, charged;
     uint32_t gpu, device;
     uint32_t references;     /* of callers */
@@ -23,14 +25,13 @@ struct vmm_handle {
     CUmemAllocationProp props;
     struct vmm_handle *next;
 };
-static struct vmm_handle *handles; /* driver lock held */
 
 /* Device addresses are ordinary addresses of this process: the two integer types have the same width. */
 static void *pointer_of(uint64_t address) { return (void *)(uintptr_t)address; }
 
 static struct vmm_handle *find(uint64_t number)
 {
-    struct vmm_handle *handle = handles;
+    struct vmm_handle *handle = sim_driver.vmm_handles;
     while (handle && handle->number != number)
         handle = handle->next;
     return handle;
@@ -41,15 +42,46 @@ static void drop_if_unused(struct vmm_handle *handle)
 {
     if (handle->references || handle->mappings)
         return;
-    for (struct vmm_handle **link = &handles; *link; link = &(*link)->next)
+    for (struct vmm_handle **link = &sim_driver.vmm_handles; *link; link = &(*link)->next)
         if (*link == handle) {
             *link = handle->next;
             break;
         }
     if (handle->charged)
         sim_refund(sim_here(), handle->gpu, sim_driver.process, handle->charged);
-    close(handle->fd);
+    int saved = errno;
+    if (handle->own_file)
+        close(handle->fd);
+    else
+        fallocate(handle->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)handle->offset, (off_t)handle->size);
+    errno = saved;
     free(handle);
+}
+
+/* A descriptor for each handle would soon use up what a process may have open, so only those that can be
+ * exported get one. Driver lock held; 0: the system refused. */
+static int give_bytes(struct vmm_handle *handle)
+{
+    struct driver *driver = &sim_driver;
+    if (handle->props.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        handle->own_file = 1;
+        handle->fd = memfd_create("gpu-memory", MFD_CLOEXEC);
+        if (handle->fd >= 0 && ftruncate(handle->fd, (off_t)handle->size) == 0)
+            return 1;
+        if (handle->fd >= 0)
+            close(handle->fd);
+        return 0;
+    }
+    if (!driver->vmm_open) {
+        driver->vmm_file = memfd_create("gpu-memory", MFD_CLOEXEC);
+        driver->vmm_open = driver->vmm_file >= 0;
+    }
+    if (!driver->vmm_open || ftruncate(driver->vmm_file, (off_t)(driver->vmm_end + handle->size)) != 0)
+        return 0;
+    handle->fd = driver->vmm_file;
+    handle->offset = driver->vmm_end;
+    driver->vmm_end += handle->size; /* never used again: the file is sparse and its length costs nothing */
+    return 1;
 }
 
 static CUresult props_device(const CUmemAllocationProp *props, int *device)
@@ -97,25 +129,24 @@ SIM_EXPORTED CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *out, siz
         }
         handle->charged = size;
     }
-    int saved = errno;
-    handle->fd = memfd_create("gpu-memory", MFD_CLOEXEC);
-    if (handle->fd < 0 || ftruncate(handle->fd, (off_t)size) != 0) {
-        if (handle->fd >= 0)
-            close(handle->fd);
-        errno = saved;
+    handle->size = size;
+    handle->props = *props;
+    handle->references = 1;
+    sim_lock_driver();
+    int saved = errno, given = give_bytes(handle);
+    errno = saved;
+    if (given) {
+        handle->number = sim_driver.next_id++;
+        handle->next = sim_driver.vmm_handles;
+        sim_driver.vmm_handles = handle;
+    }
+    sim_unlock_driver();
+    if (!given) {
         if (handle->charged)
             sim_refund(sim_here(), handle->gpu, sim_driver.process, handle->charged);
         free(handle);
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
-    handle->size = size;
-    handle->props = *props;
-    handle->references = 1;
-    sim_lock_driver();
-    handle->number = sim_driver.next_id++;
-    handle->next = handles;
-    handles = handle;
-    sim_unlock_driver();
     *out = handle->number;
     return CUDA_SUCCESS;
 }
@@ -212,7 +243,7 @@ SIM_EXPORTED CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t size, size_t 
         int saved = errno;
         if (!mapped || (after && !rest)) {
             result = CUDA_ERROR_OUT_OF_MEMORY;
-        } else if (mmap(pointer_of(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, handle->fd, (off_t)offset) == MAP_FAILED) {
+        } else if (mmap(pointer_of(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, handle->fd, (off_t)(handle->offset + offset)) == MAP_FAILED) {
             result = CUDA_ERROR_OPERATING_SYSTEM;
         } else {
             result = CUDA_SUCCESS;
@@ -395,6 +426,7 @@ SIM_EXPORTED CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocat
     }
     CUcontext context = sim_current_context();
     handle->fd = fd;
+    handle->own_file = 1;
     handle->size = (uint64_t)info.st_size; /* positive */
     handle->references = 1;
     handle->device = context ? context->device : 0;
@@ -403,8 +435,8 @@ SIM_EXPORTED CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocat
                                           .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)handle->device}}; /* small */
     sim_lock_driver();
     handle->number = sim_driver.next_id++;
-    handle->next = handles;
-    handles = handle;
+    handle->next = sim_driver.vmm_handles;
+    sim_driver.vmm_handles = handle;
     sim_unlock_driver();
     *out = handle->number;
     return CUDA_SUCCESS;

@@ -1,0 +1,173 @@
+/* Arrays: memory that is charged and cannot be addressed. Copies to and from them are not modelled yet. */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <stdlib.h>
+
+#define ARRAY_UNIT UINT64_C(65536) /* what one array is rounded up to */
+
+struct CUarray_st {
+    uint32_t kind;
+    uint32_t gpu;
+    uint64_t charged;
+    CUDA_ARRAY3D_DESCRIPTOR shape;
+    uint32_t levels;             /* more than one: a mipmapped array */
+    CUcontext context;
+    CUarray next;
+};
+
+/* Bytes of one channel, by the public format numbers; 0: a format that is not known. */
+static uint64_t channel_bytes(CUarray_format format)
+{
+    switch ((unsigned)format) {
+    case 0x01: case 0x08: return 1; /* 8-bit integers */
+    case 0x02: case 0x09: case 0x10: return 2; /* 16-bit integers, half */
+    case 0x03: case 0x0a: case 0x20: return 4; /* 32-bit integers, float */
+    default: return 0;
+    }
+}
+
+static uint64_t or_one(uint64_t value) { return value ? value : 1; }
+
+static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape, uint32_t level)
+{
+    uint64_t element = channel_bytes(shape->Format) * shape->NumChannels;
+    return or_one(shape->Width >> level) * or_one(shape->Height >> level) * or_one(shape->Depth >> level) * element;
+}
+
+static CUresult create(CUcontext context, CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *shape, uint32_t levels)
+{
+    if (!out || !shape || !shape->Width || !levels || levels > 32 || !channel_bytes(shape->Format) || (shape->NumChannels != 1 && shape->NumChannels != 2 && shape->NumChannels != 4))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (shape->Width > 131072 || shape->Height > 131072 || shape->Depth > 16384)
+        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t bytes = 0;
+    for (uint32_t level = 0; level < levels; level++)
+        bytes += level_bytes(shape, level);
+    bytes = (bytes + ARRAY_UNIT - 1) / ARRAY_UNIT * ARRAY_UNIT;
+    int status = sim_charge(sim_here(), context->gpu, sim_driver.process, bytes);
+    if (status != SIM_OK)
+        return sim_result(status);
+    CUarray array = calloc(1, sizeof *array);
+    if (!array) {
+        sim_refund(sim_here(), context->gpu, sim_driver.process, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *array = (struct CUarray_st){.kind = HANDLE_ARRAY, .gpu = context->gpu, .charged = bytes, .shape = *shape, .levels = levels, .context = context};
+    sim_lock_driver();
+    array->next = sim_driver.arrays;
+    sim_driver.arrays = array;
+    sim_unlock_driver();
+    *out = array;
+    return CUDA_SUCCESS;
+}
+
+/* Driver lock held. The handle keeps its memory, so that a use after this is an error and not a crash. */
+static void give_back(CUarray array)
+{
+    array->kind = HANDLE_DEAD;
+    sim_refund(sim_here(), array->gpu, sim_driver.process, array->charged);
+}
+
+static CUresult destroy(CUarray array, int mipmapped)
+{
+    CUresult result = CUDA_ERROR_INVALID_HANDLE;
+    sim_lock_driver();
+    for (CUarray *link = &sim_driver.arrays; array && *link; link = &(*link)->next)
+        if (*link == array && (array->levels > 1) == mipmapped) {
+            *link = array->next;
+            give_back(array);
+            result = CUDA_SUCCESS;
+            break;
+        }
+    sim_unlock_driver();
+    return result;
+}
+
+void sim_arrays_drop_context(CUcontext context)
+{
+    sim_lock_driver();
+    for (CUarray *link = &sim_driver.arrays; *link;) {
+        CUarray array = *link;
+        if (array->context == context) {
+            *link = array->next;
+            give_back(array);
+        } else {
+            link = &array->next;
+        }
+    }
+    sim_unlock_driver();
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *flat)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    if (!flat)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = flat->Width, .Height = flat->Height, .Format = flat->Format, .NumChannels = flat->NumChannels};
+    return create(context, array, &shape, 1);
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    return create(context, array, shape, 1);
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuArrayDestroy(CUarray array)
+{
+    ENTER();
+    return destroy(array, 0);
+}
+
+static int valid(CUarray array) { return array && array->kind == HANDLE_ARRAY; }
+
+SIM_EXPORTED CUresult CUDAAPI cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *flat, CUarray array)
+{
+    ENTER();
+    if (!flat)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!valid(array))
+        return CUDA_ERROR_INVALID_HANDLE;
+    *flat = (CUDA_ARRAY_DESCRIPTOR){.Width = array->shape.Width, .Height = array->shape.Height, .Format = array->shape.Format, .NumChannels = array->shape.NumChannels};
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray array)
+{
+    ENTER();
+    if (!shape)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!valid(array))
+        return CUDA_ERROR_INVALID_HANDLE;
+    *shape = array->shape;
+    return CUDA_SUCCESS;
+}
+
+/* A mipmapped array is an array with levels, under the interface's other name. */
+SIM_EXPORTED CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned int levels)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    CUarray array;
+    if (!out || levels < 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    uint32_t possible = 1;
+    uint64_t side = shape ? or_one(shape->Width) : 1;
+    for (uint64_t other = shape ? shape->Height | shape->Depth : 0; (side | other) >> possible; possible++)
+        ;
+    CUresult result = create(context, &array, shape, levels < possible ? levels : possible);
+    if (result == CUDA_SUCCESS) {
+        array->levels = array->levels > 1 ? array->levels : 2; /* told apart from a plain one by this */
+        *out = (CUmipmappedArray)(void *)array;
+    }
+    return result;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray array)
+{
+    ENTER();
+    return destroy((CUarray)(void *)array, 1); /* the same objects */
+}

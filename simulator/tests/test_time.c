@@ -1,0 +1,217 @@
+/* test: sources=simulator/core/?*.c,simulator/cuda/?*.c include=simulator/include,simulator/core,simulator/cuda
+   variants=plain,address */
+/* Time: who gets the GPU when, on the virtual clock to the nanosecond, and roughly on the real one. */
+#include "rig.h"
+
+#define SECOND_CHANCE_NS UINT64_C(20000000000)
+
+static struct sim_gpu_usage usage_of(struct sim_machine *machine, const char *group)
+{
+    struct sim_group_reading reading;
+    OK(sim_read_group(machine, 0, group, &reading));
+    return reading.usage;
+}
+
+/* A child that keeps the GPU supplied until it is killed. */
+static pid_t busy_child(const char *group, const char *kernel, unsigned blocks)
+{
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(setenv("SIM_GROUP", group, 1) == 0);
+        CUfunction function = ready_kernel(kernel);
+        for (;;) /* a full ring makes the launch wait */
+            OK(launch(function, blocks, NULL));
+    }
+    return child;
+}
+
+static void stop(pid_t child)
+{
+    int status;
+    CHECK(kill(child, SIGKILL) == 0);
+    CHECK(waitpid(child, &status, 0) == child);
+}
+
+static void run_virtual(struct sim_machine *machine, uint64_t until, uint32_t participants)
+{
+    OK(sim_machine_run_until(machine, until, participants, SECOND_CHANCE_NS));
+}
+
+static void two_processes_take_turns(void)
+{
+    struct sim_machine *machine = new_machine("turns", 1, SIM_CLOCK_VIRTUAL, 0);
+    pid_t a = busy_child("a", "sim_us500", 10), b = busy_child("b", "sim_us3000", 1);
+    run_virtual(machine, 1, 2); /* both are there, rings full */
+    struct sim_gpu_usage a0 = usage_of(machine, "a"), b0 = usage_of(machine, "b");
+    run_virtual(machine, 1 + 400 * MS, 2); /* a whole number of rounds of 2 x 2 ms */
+    struct sim_gpu_usage a1 = usage_of(machine, "a"), b1 = usage_of(machine, "b");
+    SAME(a1.busy_ns - a0.busy_ns, 200 * MS);
+    SAME(b1.busy_ns - b0.busy_ns, 200 * MS);
+    struct sim_gpu_reading reading;
+    OK(sim_read_gpu(machine, 0, &reading));
+    SAME(reading.busy_ns, 1 + 400 * MS);
+    SAME(reading.utilization_percent, 100);
+    sound(machine);
+    stop(a);
+    run_virtual(machine, 1 + 400 * MS, 1);
+    sim_machine_reap(machine); /* what is left has the GPU alone */
+    b0 = usage_of(machine, "b");
+    run_virtual(machine, 1 + 500 * MS, 1);
+    b1 = usage_of(machine, "b");
+    SAME(b1.busy_ns - b0.busy_ns, 100 * MS);
+    stop(b);
+    sound(machine);
+    SAME(machine->gpu[0].used_bytes, 0);
+    unlink(machine_path);
+}
+
+static void mps_shares_the_sms(void)
+{
+    struct sim_machine *machine = new_machine("mps", 1, SIM_CLOCK_VIRTUAL, 1);
+    pid_t a = busy_child("a", "sim_us100", 1), b = busy_child("b", "sim_us100", 1); /* a tenth of the SMs each */
+    run_virtual(machine, 1, 2);
+    run_virtual(machine, 1 + 100 * MS, 2);
+    struct sim_gpu_usage used = usage_of(machine, "a"), other = usage_of(machine, "b");
+    CHECK(used.busy_ns >= 100 * MS && other.busy_ns >= 100 * MS); /* both at full speed */
+    CHECK(used.launches >= 1000 && used.launches <= 1002);
+    CHECK(used.sm_ns > 10 * MS - 2000 && used.sm_ns <= 10 * MS); /* occupancy is another matter than time; each step rounds down */
+    stop(a);
+    stop(b);
+    sim_machine_reap(machine);
+    uint64_t begin = sim_now(machine);
+    a = busy_child("c", "sim_us100", 10);
+    b = busy_child("d", "sim_us100", 10); /* all SMs each: half the speed */
+    run_virtual(machine, begin + 1, 2);
+    uint64_t c0 = usage_of(machine, "c").launches, d0 = usage_of(machine, "d").launches;
+    run_virtual(machine, begin + 1 + 100 * MS, 2);
+    SAME(usage_of(machine, "c").launches - c0, 500);
+    SAME(usage_of(machine, "d").launches - d0, 500);
+    stop(a);
+    stop(b);
+    sound(machine);
+    unlink(machine_path);
+}
+
+/* One process, one thread: nothing waits, so the test steps the clock itself. */
+static void events_and_streams(void)
+{
+    struct sim_machine *machine = new_machine("events", 1, SIM_CLOCK_VIRTUAL, 0);
+    CHECK(setenv("SIM_GROUP", "one", 1) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CUfunction function = ready_kernel("sim_us700");
+        CUstream first, second;
+        CUevent begin, middle, end;
+        float milliseconds;
+        OK(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
+        OK(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+        OK(cuEventCreate(&begin, 0));
+        OK(cuEventCreate(&middle, 0));
+        OK(cuEventCreate(&end, 0));
+        SAME(cuEventElapsedTime(&milliseconds, begin, end), CUDA_ERROR_INVALID_HANDLE); /* never recorded */
+        OK(cuEventRecord(begin, first));
+        OK(launch(function, 5, first));
+        OK(cuEventRecord(middle, first));
+        OK(cuStreamWaitEvent(second, middle, 0));
+        OK(launch(function, 5, second)); /* only after the first */
+        OK(launch(function, 5, first));  /* beside it: both fit */
+        OK(cuEventRecord(end, second));
+        SAME(cuEventQuery(begin), CUDA_SUCCESS); /* the stream was idle */
+        SAME(cuEventQuery(middle), CUDA_ERROR_NOT_READY);
+        SAME(cuStreamQuery(first), CUDA_ERROR_NOT_READY);
+        sim_machine_step(machine, 699999);
+        SAME(cuEventQuery(middle), CUDA_ERROR_NOT_READY);
+        SAME(cuEventElapsedTime(&milliseconds, begin, middle), CUDA_ERROR_NOT_READY);
+        sim_machine_step(machine, 1);
+        OK(cuEventQuery(middle));
+        SAME(cuEventQuery(end), CUDA_ERROR_NOT_READY);
+        sim_machine_step(machine, 700000);
+        OK(cuEventQuery(end));
+        OK(cuStreamQuery(first));
+        OK(cuEventElapsedTime(&milliseconds, begin, middle));
+        CHECK(milliseconds == 0.7f);
+        OK(cuEventElapsedTime(&milliseconds, begin, end));
+        CHECK(milliseconds == 1.4f);
+        SAME(usage_of(machine, "one").busy_ns, 1400000); /* the union, not the sum, of two streams */
+        CHECK(usage_of(machine, "one").sm_ns + 2 >= 700000 / 2 + 700000); /* each step rounds down */
+        for (int i = 0; i < 4; i++)
+            OK(launch(function, 10, first));
+        sim_machine_step(machine, 10 * MS);
+        SAME(usage_of(machine, "one").busy_ns, 1400000 + 4 * 700000); /* busy time is the sum of kernel times */
+        OK(launch(function, 10, first));
+        OK(launch(function, 10, second)); /* do not fit beside each other: half the speed */
+        sim_machine_step(machine, 1399999);
+        SAME(cuStreamQuery(second), CUDA_ERROR_NOT_READY);
+        sim_machine_step(machine, 1);
+        OK(cuStreamQuery(first));
+        OK(cuStreamQuery(second));
+        OK(cuEventDestroy_v2(end));
+        SAME(cuEventQuery(middle), CUDA_SUCCESS);
+        _exit(0);
+    }
+    ended_well(child);
+    sound(machine);
+    unlink(machine_path);
+}
+
+/* Samples: a busy window, a half-busy one, an idle one. */
+static void samples_say_what_was(void)
+{
+    struct sim_machine *machine = new_machine("samples", 1, SIM_CLOCK_VIRTUAL, 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        struct sim_sample samples[8];
+        struct sim_process_sample of_processes[8];
+        CUfunction function = ready_kernel("sim_us250500"); /* one and a half windows */
+        OK(launch(function, 10, NULL));
+        sim_machine_step(machine, 3 * 167 * MS + 5);
+        SAME(sim_read_samples(machine, 0, 0, samples, 8), 3);
+        SAME(samples[0].busy_ns, 167 * MS);
+        SAME(samples[1].busy_ns, 83500000);
+        SAME(samples[2].busy_ns, 0);
+        SAME(samples[2].end_ns, 3 * 167 * MS);
+        SAME(sim_read_samples(machine, 0, 167 * MS, samples, 8), 2);
+        SAME(sim_read_process_samples(machine, 0, 0, of_processes, 8), 2); /* idle windows say nothing of processes */
+        SAME(of_processes[0].pid, getpid());
+        SAME(of_processes[1].busy_ns, 83500000);
+        sim_machine_step(machine, UINT64_C(10000000000000)); /* hours of nothing cost nothing */
+        struct sim_gpu_reading reading;
+        OK(sim_read_gpu(machine, 0, &reading));
+        SAME(reading.utilization_percent, 0);
+        _exit(0);
+    }
+    ended_well(child);
+    sound(machine);
+    unlink(machine_path);
+}
+
+static void real_time_roughly(void)
+{
+    struct sim_machine *machine = new_machine("real", 1, SIM_CLOCK_REAL, 0);
+    pid_t a = busy_child("a", "sim_us1000", 10), b = busy_child("b", "sim_us1000", 10);
+    UNTIL(machine->groups[1].key && usage_of(machine, "a").launches > 10 && usage_of(machine, "b").launches > 10);
+    struct sim_gpu_usage a0 = usage_of(machine, "a"), b0 = usage_of(machine, "b");
+    uint64_t from = sim_now(machine);
+    UNTIL(sim_now(machine) - from > 300 * MS);
+    struct sim_gpu_usage a1 = usage_of(machine, "a"), b1 = usage_of(machine, "b");
+    uint64_t a_busy = a1.busy_ns - a0.busy_ns, b_busy = b1.busy_ns - b0.busy_ns;
+    CHECK(a_busy > 100 * MS && b_busy > 100 * MS);
+    CHECK(a_busy < b_busy + b_busy / 4 && b_busy < a_busy + a_busy / 4);
+    stop(a);
+    stop(b);
+    sound(machine);
+    unlink(machine_path);
+}
+
+int main(void)
+{
+    two_processes_take_turns();
+    mps_shares_the_sms();
+    events_and_streams();
+    samples_say_what_was();
+    real_time_roughly();
+    return 0;
+}
