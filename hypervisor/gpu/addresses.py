@@ -28,7 +28,7 @@ def pci_identifier(combined: int) -> str:
 
 def members(words: Iterable[int]) -> list[int]:
     """Numbers of the bits that are set, in words of 64 bits, lowest first."""
-    return [64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1]
+    return [64 * place + bit for place, word in enumerate(words) if word for bit in range(64) if word >> bit & 1]
 
 
 def as_cpu_list(numbers: Sequence[int]) -> str:

@@ -36,6 +36,11 @@ def no_gpus() -> Finding:
     return Finding(HealthCode.NO_GPUS, "the driver works and finds no GPU; check lspci and the kernel's log")
 
 
+def uncounted(code: int) -> Finding:
+    """NVML works and can't count the GPUs."""
+    return Finding(HealthCode.NVML_FAILED, f"the driver can't count its GPUs: {words(code)}; it is asked again")
+
+
 def finding_of(failed: wire.Failed, environment: Mapping[str, str]) -> Finding:
     """What a start that failed means."""
     machine = environment.get("SIM_MACHINE")

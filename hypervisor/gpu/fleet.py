@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from hypervisor.gpu import addresses, device, wire
+from hypervisor.gpu.codes import TIMEOUT
 from hypervisor.gpu.device import DeviceRecord
 from hypervisor.gpu.topology import Place
 from hypervisor.gpu.wire import Answer
@@ -41,6 +42,8 @@ class CardState:
     missing: bool = False
     detached: bool = False
     surveyed: wire.Surveyed | None = None
+    numa_node: int | None = None
+    cpu_affinity: str = ""
     facts_due_at: float = float("inf")
 
 
@@ -79,16 +82,20 @@ class Fleet:
         self.holes.clear()
         for card in self.cards.values():
             card.attached = False
-        known = [card for card in self.cards.values() if card.bus_id]
-        untouched = [card for card in self.cards.values() if card.detached or self.quarantined(card.slot, now=now)]
-        if count is None or (untouched and len(known) == len(self.cards)):
-            return [wire.Attach(bus_id=card.bus_id) for card in known if card not in untouched]
+        cards = list(self.cards.values())
+        untouched = [card for card in cards if card.detached or self.quarantined(card.slot, now=now)]
+        complete = count == len(cards) and not any(card.missing for card in cards)
+        if count is None or ((untouched or complete) and all(card.bus_id for card in cards)):
+            return [wire.Attach(bus_id=card.bus_id) for card in cards if card.bus_id and card not in untouched]
         taken = {card.index for card in untouched}
-        return [
-            wire.Attach(index=index)
-            for index in range(count)
-            if index not in taken and not self.quarantined(_by_index(index), now=now)
-        ]
+        requests = []
+        for index in range(count):
+            quarantine = self.quarantines.get(_by_index(index))
+            if quarantine is not None and now < quarantine.until:
+                self.holes[index] = Hole(TIMEOUT, quarantine.until)
+            elif index not in taken:
+                requests.append(wire.Attach(index=index))
+        return requests
 
     def attaches_due(self, *, now: float) -> list[wire.Attach]:
         """Cards to try again in this round, and cards whose facts are to be asked anew."""
@@ -214,7 +221,14 @@ class Fleet:
 
     def on_surveyed(self, card: CardState, reply: wire.Surveyed) -> None:
         """The place of a card. What it does not say this time stays as it was said before."""
-        card.surveyed = _kept(card.surveyed, reply)
+        surveyed = card.surveyed = _kept(card.surveyed, reply)
+        nodes = addresses.members(surveyed.memory_nodes.value or ())
+        card.numa_node = nodes[0] if len(nodes) == 1 else None
+        card.cpu_affinity = addresses.as_cpu_list(addresses.members(surveyed.cpus.value or ()))
+        if not self.simulated and card.bus_id and addresses.on_bus(card.bus_id):
+            # The kernel knows when it does not know; NVML then says node 0.
+            card.numa_node = addresses.numa_node_of(card.bus_id)
+            card.cpu_affinity = card.cpu_affinity or addresses.cpu_list_of(card.bus_id)
 
     def on_strike(self, slot: str, *, now: float) -> None:
         """The reader hung or died while it was asked about this slot."""
@@ -274,25 +288,17 @@ class Fleet:
 
     def places(self) -> list[Place]:
         """Each card in the machine, for the topology."""
-        return [self._place(card) for card in self.cards.values()]
-
-    def _place(self, card: CardState) -> Place:
-        surveyed = card.surveyed
-        nodes = addresses.members(surveyed.memory_nodes.value or ()) if surveyed else []
-        cpus = addresses.as_cpu_list(addresses.members(surveyed.cpus.value or ())) if surveyed else ""
-        node = nodes[0] if len(nodes) == 1 else None
-        if not self.simulated and card.bus_id and addresses.on_bus(card.bus_id):
-            # The kernel knows when it does not know; NVML then says node 0.
-            node = addresses.numa_node_of(card.bus_id)
-            cpus = cpus or addresses.cpu_list_of(card.bus_id)
-        return Place(
-            slot=card.slot,
-            uuid=card.uuid,
-            numa_node=node,
-            cpu_affinity=cpus,
-            surveyed=surveyed,
-            why="it could not be surveyed" if surveyed is None else "",
-        )
+        return [
+            Place(
+                slot=card.slot,
+                uuid=card.uuid,
+                numa_node=card.numa_node,
+                cpu_affinity=card.cpu_affinity,
+                surveyed=card.surveyed,
+                why="it could not be surveyed" if card.surveyed is None else "",
+            )
+            for card in self.cards.values()
+        ]
 
 
 def _attach(card: CardState) -> wire.Attach:

@@ -24,19 +24,27 @@ class Observer:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
+        # Kept per card: looking through the table costs more than all else in a round.
         self._ratings: dict[Card, Rating] = {}
+        self._bounds: dict[Card, tuple[int, int]] = {}
+        self._places: list[topology.Place] = []
+        self._topologies: dict[str, GpuTopology] = {}
         self._book = ConditionBook()
 
     def use(self, catalogue: Catalogue) -> None:
         """Rate by another catalogue from now on."""
         self._catalogue = catalogue
         self._ratings.clear()
+        self._bounds.clear()
 
     def memory_bounds(self, record: DeviceRecord) -> tuple[int, int]:
         """Least and most bytes that the total of a device can be; a MIG device has at most what there is."""
         if record.identity.partition is not None:
             return 1, 2**44
-        return self._catalogue.memory_bounds(device.card_of(record))
+        card = device.card_of(record)
+        if card not in self._bounds:
+            self._bounds[card] = self._catalogue.memory_bounds(card)
+        return self._bounds[card]
 
     def node_conditions(self, findings: Iterable[Finding], *, wall_time: float) -> tuple[Condition, ...]:
         """Conditions of the node, with the time since when each holds."""
@@ -46,7 +54,7 @@ class Observer:
         self, fleet: Fleet, *, now: float, wall_time: float, use_known_seconds: float
     ) -> tuple[DeviceObservation, ...]:
         """Observations of all devices, by index and instance. A use older than use_known_seconds counts as unknown."""
-        places = topology.topologies(fleet.places())
+        self._place(fleet.places())
         found = []
         for card in fleet.cards.values():
             for uuid in fleet.published_of(card):
@@ -59,12 +67,16 @@ class Observer:
                         tflops=tflops,
                         vram_bytes=_vram(record, card),
                         readings=device.readings(record),
-                        topology=_of_device(places.get(card.uuid), uuid),
+                        topology=_of_device(self._topologies.get(card.uuid), uuid),
                         health=_health(card, record),
                         conditions=self._book.conditions(uuid, findings, wall_time=wall_time),
                     )
                 )
         return tuple(sorted(found, key=_order))
+
+    def _place(self, places: list[topology.Place]) -> None:
+        if places != self._places:
+            self._places, self._topologies = places, topology.topologies(places)
 
     def _rate(self, record: DeviceRecord, now: float) -> Rating:
         card = device.card_of(record)

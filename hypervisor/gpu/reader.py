@@ -212,8 +212,8 @@ class GpuReader:
         opened = await self._ask(process, wire.Open(), wire.Opened)
         self._use(opened)
         count = opened.count.value
-        if count == 0 and not self._fleet.cards:
-            raise UnusableError(failures.no_gpus())
+        if not count and not self._fleet.cards:
+            raise UnusableError(failures.no_gpus() if count == 0 else failures.uncounted(opened.count.code))
         await self._attach_all(process, self._fleet.plan(count, now=time.monotonic()))
         await self._attach_all(process, self._fleet.unattached(now=time.monotonic()))
         renew_at = time.monotonic() + self._renewal_seconds

@@ -27,15 +27,21 @@ def others_are_well(inventory: Inventory, index: int) -> bool:
     )
 
 
-@pytest.mark.parametrize("call", ["nvmlDeviceGetMemoryInfo*", "nvmlDeviceGet*"])
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    ("call", "lie"),
+    [
+        *(("nvmlDeviceGet*", lie) for lie in LIES),
+        ("nvmlDeviceGetMemoryInfo*", "return=zero"),
+        ("nvmlDeviceGetMemoryInfo*", "return=garbage"),
+    ],
+)
 def test_a_lie_of_one_gpu_changes_no_capacity(h100: Simulated, call: str, lie: str) -> None:
     async def main() -> None:
         async with reading(h100) as reader:
             before = await good_round(reader)
             number = h100.fault(f"gpu=2,call={call},{lie}")
             # Longer than any count of agreeing readings.
-            for _ in range(6):
+            for _ in range(4):
                 told = await good_round(reader)
                 assert [each.identity for each in told.devices] == [each.identity for each in before.devices]
                 assert [each.vram_bytes.value for each in told.devices] == [
@@ -230,14 +236,29 @@ def test_a_vanished_gpu_stays_listed_and_the_rest_keep_their_names(h100: Simulat
             await reader.attach(last)
             told = await until(
                 reader,
-                lambda now: any(condition(each, HealthCode.GPU_MISSING) is not None for each in now.devices)
-                and sum(each.health is HealthState.HEALTHY for each in now.devices) == 7,
+                lambda now: (
+                    any(condition(each, HealthCode.GPU_MISSING) is not None for each in now.devices)
+                    and sum(each.health is HealthState.HEALTHY for each in now.devices) == 7
+                ),
             )
             missing = next(each for each in told.devices if condition(each, HealthCode.GPU_MISSING))
             assert missing.identity.uuid == gone
             assert missing.health is HealthState.LOST
             assert missing.vram_bytes.value == before.devices[3].vram_bytes.value
             assert {each.identity.uuid for each in told.devices} == {each.identity.uuid for each in before.devices}
+
+    trio.run(main)
+
+
+def test_a_count_that_fails_at_the_start_is_told(t4: Simulated) -> None:
+    number = t4.fault("call=nvmlDeviceGetCount*,return=999")
+
+    async def main() -> None:
+        async with reading(t4) as reader:
+            told = await until(reader, lambda now: condition(now, HealthCode.NVML_FAILED) is not None)
+            assert told.devices == ()
+            t4.machine.clear_fault(number)
+            await until(reader, lambda now: len(now.devices) == 1 and now.conditions == ())
 
     trio.run(main)
 
@@ -266,9 +287,11 @@ def test_a_gpu_that_hangs_is_left_out_and_the_others_go_on(h100: Simulated) -> N
             h100.fault("gpu=1,call=nvmlDeviceGetPowerUsage,hang=forever")
             told = await until(
                 reader,
-                lambda now: condition(by_index(now, 1), HealthCode.GPU_UNREADABLE) is not None
-                and others_are_well(now, 1)
-                and now.conditions == (),
+                lambda now: (
+                    condition(by_index(now, 1), HealthCode.GPU_UNREADABLE) is not None
+                    and others_are_well(now, 1)
+                    and now.conditions == ()
+                ),
             )
             assert by_index(told, 1).vram_bytes.value == by_index(told, 0).vram_bytes.value
             assert by_index(told, 1).vram_bytes.stale

@@ -128,6 +128,16 @@ def test_a_slot_is_left_out_after_two_strikes_and_longer_each_time() -> None:
     assert not fleet.quarantined("b", now=0.0)
 
 
+def test_an_index_that_hangs_before_its_card_is_known_is_a_hole() -> None:
+    fleet = Fleet()
+    for _ in range(2):
+        fleet.on_strike("index:1", now=0.0)
+    assert fleet.plan(3, now=1.0) == [wire.Attach(index=0), wire.Attach(index=2)]
+    assert fleet.holes[1].code == codes.TIMEOUT
+    assert fleet.attaches_due(now=1.0) == []
+    assert fleet.attaches_due(now=31.0) == [wire.Attach(index=1)]
+
+
 def test_cards_that_must_not_be_touched_are_not_planned() -> None:
     fleet = Fleet()
     for index in range(3):
@@ -137,7 +147,9 @@ def test_cards_that_must_not_be_touched_are_not_planned() -> None:
             wire.Attached(0, facts.bus_id.value or "", Answer(index), facts, Answer(False)),
             now=0.0,
         )
-    assert fleet.plan(3, now=0.0) == [wire.Attach(index=index) for index in range(3)]
+    # All by address while the count agrees, and by index when there are more.
+    assert fleet.plan(3, now=0.0) == [wire.Attach(bus_id=f"0000:0{index}:00.0") for index in range(3)]
+    assert fleet.plan(4, now=0.0) == [wire.Attach(index=index) for index in range(4)]
     card = fleet.card_of("gpu-1")
     assert card is not None
     card.detached = True
