@@ -7,6 +7,7 @@ so that a new setting is one field.
 
 from __future__ import annotations
 
+import functools
 import os
 import tomllib
 from collections.abc import Mapping
@@ -132,7 +133,9 @@ def describe(name: str) -> tuple[str, bool]:
     return meta.description or "", bool((meta.extra or {})["reload"])
 
 
+@functools.cache
 def _hints() -> dict[str, Any]:
+    """Worked out once: the options of the command line ask for each field several times."""
     return get_type_hints(Settings, include_extras=True)
 
 
