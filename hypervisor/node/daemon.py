@@ -29,6 +29,7 @@ from hypervisor.node.revisions import Revisions
 from hypervisor.node.signals import serve_signals
 from hypervisor.node.stopping import Deadline
 from hypervisor.rpc import open_node_server, serve_owners
+from hypervisor.rpc.holder import tcp_port_holder
 
 log = structlog.get_logger("node")
 
@@ -105,7 +106,7 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             revisions=revisions,
             machine=machine,
         )
-        listeners, url = await open_listeners(settings.http_listen, settings.http_port)
+        listeners, url = await open_listeners(settings.http_listen, settings.http_port, holder=tcp_port_holder)
         server = await stack.enter_async_context(
             open_node_server(settings, snapshot=node.snapshot(), commands=node.commands, events=journal)
         )

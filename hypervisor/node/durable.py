@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replace path by content. Raises OSError and leaves the old content when it can't be stored."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    # The lock on the directory makes us the only writer; what a crash leaves behind is written over.
+    temporary = path.with_name(f".{path.name}.unfinished")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
