@@ -269,14 +269,19 @@ class Allocations:
             )
         return held
 
+    def foreign_bytes(self, inventory: Inventory) -> Mapping[str, int | None]:
+        """By GPU UUID, the VRAM that processes of no allocation hold, as admission counts it; None where that can't
+        be said."""
+        ours, reserved = self._rounds.attributed(self._ordered(), inventory)
+        return foreign_bytes(inventory, ours, reserved)
+
     def _rules(self, inventory: Inventory) -> Rules:
         settings = self._ground.settings
-        ours, reserved = self._rounds.attributed(self._ordered(), inventory)
         return Rules(
             tflops_ratio=settings.tflops_ratio,
             vram_ratio=settings.vram_ratio,
             context_bytes=self._ground.context_bytes,
-            foreign_bytes=foreign_bytes(inventory, ours, reserved),
+            foreign_bytes=self.foreign_bytes(inventory),
         )
 
     def _drafted(self, spec: AllocationSpec, grants: tuple[DeviceGrant, ...], inventory: Inventory) -> Allocation:

@@ -64,7 +64,12 @@ class NodeCore:
             version=hypervisor.__version__,
             started_at=time.time(),
             revisions=revisions,
-            parts=Parts(inventory=reader.inventory, ratios=self._live.ratios, allocations=allocations.all),
+            parts=Parts(
+                inventory=reader.inventory,
+                ratios=self._live.ratios,
+                foreign=self._live.foreign,
+                allocations=allocations.all,
+            ),
             wall_clock=time.time,
         )
         self._publisher = Publisher(self.state, self._live, journal.emit)

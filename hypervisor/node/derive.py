@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
 
 from hypervisor.model import (
     Allocation,
-    AllocationUsage,
     Condition,
     ConditionStatus,
     DeviceGrant,
@@ -27,11 +28,12 @@ from hypervisor.model import (
     Revision,
 )
 from hypervisor.model.allocation import SHARE_FULL_PPM
-from hypervisor.node.attribution import allocation_of_pid, attribute
 
 NEVER = Revision(0, 0)
 # States in which a card takes new grants; in all others its conditions say why it doesn't.
 _GRANTABLE = frozenset({HealthState.HEALTHY, HealthState.DEGRADED})
+# Conditions that hold new grants, whatever the health.
+_HOLDING = frozenset({HealthCode.USE_UNKNOWN, HealthCode.FOREIGN_USE})
 USED_BY_US = "hypervisor"
 USED_BY_UNKNOWN = "unknown"
 
@@ -57,24 +59,25 @@ class _Granted:
 def derive_gpus(
     inventory: Inventory,
     allocations: Iterable[Allocation],
-    usages: Iterable[AllocationUsage],
     *,
+    foreign: Mapping[str, int | None],
     ratios: Ratios,
     previous: Mapping[str, Gpu],
     now: float,
 ) -> tuple[Gpu, ...]:
     """The devices ordered by index. now is wall time, for new conditions.
 
+    foreign: by UUID, the bytes that processes of no allocation hold, None where that can't be said.
+
     A device equal to the one in previous (by UUID) is that very object; one that changed has the revision NEVER, for
     the caller to fill in when it publishes.
     """
     granted = _granted_by_device(allocations)
-    owners = allocation_of_pid(usages)
     gpus = []
     for device in sorted(inventory.devices, key=lambda device: device.identity.index):
         uuid = device.identity.uuid
         before = previous.get(uuid)
-        gpu = _derive(device, granted.get(uuid, _Granted()), owners, ratios)
+        gpu = _derive(device, granted.get(uuid, _Granted()), foreign, ratios)
         gpu = replace(gpu, conditions=settle(gpu.conditions, before.conditions if before else (), now))
         unchanged = before is not None and replace(gpu, revision=before.revision) == before
         gpus.append(before if unchanged and before is not None else gpu)
@@ -116,15 +119,16 @@ def _with_grant(granted: _Granted, allocation: Allocation, grant: DeviceGrant) -
     )
 
 
-def _derive(device: DeviceObservation, granted: _Granted, owners: Mapping[int, str], ratios: Ratios) -> Gpu:
-    unattributed = unattributed_bytes(device, owners)
+def _derive(device: DeviceObservation, granted: _Granted, foreign: Mapping[str, int | None], ratios: Ratios) -> Gpu:
+    unattributed = _unattributed(device, foreign)
     conditions = device.conditions
-    allocatable = device.health in _GRANTABLE
+    codes = {condition.code for condition in conditions}
+    allocatable = device.health in _GRANTABLE and not codes & _HOLDING
     used_by = USED_BY_US if granted.ids else ""
     if unattributed.value is None:
         allocatable = False
         used_by = used_by or USED_BY_UNKNOWN
-        if all(condition.code is not HealthCode.USE_UNKNOWN for condition in conditions):
+        if HealthCode.USE_UNKNOWN not in codes:
             conditions = (*conditions, _use_unknown(unattributed.absent_reason))
     share = granted.share_ppm / SHARE_FULL_PPM
     return Gpu(
@@ -151,25 +155,18 @@ def _derive(device: DeviceObservation, granted: _Granted, owners: Mapping[int, s
     )
 
 
-def unattributed_bytes(device: DeviceObservation, owners: Mapping[int, str]) -> Figure[int]:
-    """What processes of no allocation hold. Where the driver doesn't say it by process, an upper bound.
-
-    owners: host pid -> allocation id.
-    """
+def _unattributed(device: DeviceObservation, foreign: Mapping[str, int | None]) -> Figure[int]:
     readings = device.readings
-    if readings.processes is None:
-        return Figure.absent(readings.processes_absent_reason or "the driver does not list the card's processes")
-    split = attribute(readings.processes, owners)
-    used = readings.memory_used_bytes
-    known = [process.memory_bytes for process in split.foreign if process.memory_bytes is not None]
-    if len(known) == len(split.foreign):
+    held = foreign.get(device.identity.uuid)
+    if held is not None:
+        used = readings.memory_used_bytes
         observed_at = used.observed_at if used.value is not None else 0.0
-        return Figure(value=sum(known), source=FigureSource.DRIVER, observed_at=observed_at)
-    if used.value is None:
-        return Figure.absent("the driver says neither what the card's processes hold nor what the card holds")
-    ours = sum(process.memory_bytes or 0 for process, _ in split.owned)
-    bound = max(0, used.value - ours)
-    return Figure(value=bound, source=FigureSource.DRIVER, observed_at=used.observed_at, stale=used.stale)
+        return Figure(value=held, source=FigureSource.DRIVER, observed_at=observed_at, stale=used.stale)
+    return Figure.absent(
+        readings.processes_absent_reason
+        or readings.memory_used_bytes.absent_reason
+        or "the driver does not say what the card's processes hold"
+    )
 
 
 def _use_unknown(reason: str) -> Condition:
@@ -199,7 +196,12 @@ def _available_vram(
         return Figure.absent(capacity.absent_reason)
     if unattributed.value is None:
         return Figure.absent(unattributed.absent_reason)
-    free = int(capacity.value * ratios.vram) - requested - unattributed.value
+    free = int(capacity.value * _exact(ratios.vram)) - requested - unattributed.value
     return Figure(
         value=max(0, free), source=capacity.source, observed_at=unattributed.observed_at, stale=capacity.stale
     )
+
+
+def _exact(ratio: float) -> Fraction:
+    """A ratio as the decimal that was written, as admission takes it: 1.1 is eleven tenths."""
+    return Fraction(Decimal(repr(ratio)))

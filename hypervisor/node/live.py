@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 
 from hypervisor.allocations import Allocations
 from hypervisor.config import Settings
@@ -43,6 +44,11 @@ class Live:
     def allocations(self) -> tuple[Allocation, ...]:
         """All grants."""
         return self._allocations.all
+
+    @property
+    def foreign(self) -> Mapping[str, int | None]:
+        """By GPU UUID, the bytes that processes of no allocation hold."""
+        return self._allocations.foreign_bytes(self._reader.inventory)
 
     @property
     def ratios(self) -> Ratios:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from hypervisor.model import (
@@ -42,6 +42,9 @@ class Sources(Protocol):
     def conditions(self) -> tuple[Condition, ...]: ...
 
     @property
+    def foreign(self) -> Mapping[str, int | None]: ...
+
+    @property
     def ratios(self) -> Ratios: ...
 
 
@@ -70,6 +73,7 @@ class Publisher:
             Parts(
                 inventory=sources.inventory,
                 ratios=sources.ratios,
+                foreign=sources.foreign,
                 allocations=allocations,
                 usages=tuple(usage for usage in self._usages if usage.allocation_id in living),
                 conditions=sources.conditions,

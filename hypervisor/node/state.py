@@ -5,7 +5,7 @@ A consumer that is slow skips snapshots; it never misses the last. All methods a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import trio
@@ -27,10 +27,12 @@ from hypervisor.node.revisions import Revisions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a snapshot is made of. conditions are the daemon's own; those of the driver come with the inventory."""
+    """What a snapshot is made of. foreign: by GPU UUID, bytes of processes of no allocation, None where that can't be
+    said. conditions are the daemon's own; those of the driver come with the inventory."""
 
     inventory: Inventory
     ratios: Ratios
+    foreign: Mapping[str, int | None]
     allocations: tuple[Allocation, ...] = ()
     usages: tuple[AllocationUsage, ...] = ()
     workers: tuple[Worker, ...] = ()
@@ -156,7 +158,7 @@ def compose(parts: Parts, previous: NodeSnapshot, *, now: float) -> NodeSnapshot
         gpus=derive_gpus(
             inventory,
             parts.allocations,
-            parts.usages,
+            foreign=parts.foreign,
             ratios=parts.ratios,
             previous={gpu.identity.uuid: gpu for gpu in previous.gpus},
             now=now,

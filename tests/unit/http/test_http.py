@@ -26,7 +26,14 @@ def snapshot(count: int = 2, pods: int = 0) -> NodeSnapshot:
         )
         for number in range(pods)
     )
-    gpus = derive_gpus(inventory, allocations, (), ratios=Ratios(tflops=1.0, vram=1.0), previous={}, now=1.0)
+    gpus = derive_gpus(
+        inventory,
+        allocations,
+        foreign=dict.fromkeys((device.identity.uuid for device in inventory.devices), 0),
+        ratios=Ratios(tflops=1.0, vram=1.0),
+        previous={},
+        now=1.0,
+    )
     ready = Condition(
         type="Ready",
         status=ConditionStatus.FALSE,

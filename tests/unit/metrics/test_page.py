@@ -44,7 +44,14 @@ class SomeStatistics:
 
 def view(allocations=(), usages=(), devices=None) -> MetricsView:
     inventory = v.inventory(*(devices or (v.device(0), v.device(1))))
-    gpus = derive_gpus(inventory, allocations, usages, ratios=Ratios(tflops=1.0, vram=1.0), previous={}, now=5.0)
+    gpus = derive_gpus(
+        inventory,
+        allocations,
+        foreign={device.identity.uuid: 0 for device in inventory.devices},
+        ratios=Ratios(tflops=1.0, vram=1.0),
+        previous={},
+        now=5.0,
+    )
     snapshot = NodeSnapshot(
         identity=NodeIdentity(name="node", uid="uid", boot_id="boot"),
         revision=Revision(2, 17),

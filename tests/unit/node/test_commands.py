@@ -33,6 +33,7 @@ class Node:
         process = ProcessOnGpu(pid=7, memory_bytes=v.GIB, busy_ratio=None)
         self.inventory = v.inventory(v.device(0, readings=v.readings(processes=(process,))))
         self.allocations: tuple[Allocation, ...] = ()
+        self.foreign = {v.uuid(0): 0}
         self.detached: list[str] = []
         self.may_detach = trio.Event()
         self.events: list[tuple] = []
@@ -41,7 +42,7 @@ class Node:
             version="0",
             started_at=1.0,
             revisions=Revisions(path / "revision", epoch=1),
-            parts=Parts(inventory=self.inventory, ratios=self.ratios),
+            parts=Parts(inventory=self.inventory, ratios=self.ratios, foreign=self.foreign),
             wall_clock=lambda: 1.0,
         )
         self.state = state

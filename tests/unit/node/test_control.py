@@ -106,7 +106,7 @@ def test_steps_come_at_the_interval_and_missed_ones_are_not_made_up_for() -> Non
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def snapshot(*devices, allocations=(), conditions=()) -> NodeSnapshot:
+def snapshot(*devices, allocations=(), conditions=(), foreign=0) -> NodeSnapshot:
     inventory = v.inventory(*devices, conditions=conditions)
     empty = NodeSnapshot(
         identity=NodeIdentity(name="node", uid="uid", boot_id="boot"),
@@ -121,7 +121,12 @@ def snapshot(*devices, allocations=(), conditions=()) -> NodeSnapshot:
         workers=(),
         simulated=True,
     )
-    parts = Parts(inventory=inventory, ratios=Ratios(tflops=1.0, vram=1.0), allocations=allocations)
+    parts = Parts(
+        inventory=inventory,
+        ratios=Ratios(tflops=1.0, vram=1.0),
+        foreign={device.identity.uuid: foreign for device in devices},
+        allocations=allocations,
+    )
     return compose(parts, empty, now=1.0)
 
 
@@ -163,7 +168,7 @@ def test_cards_that_come_go_and_fall_ill() -> None:
 
 
 def test_held_grants_are_told_with_the_reason() -> None:
-    unknown = snapshot(v.device(0, readings=v.readings(processes=None, reason="no answer")))
+    unknown = snapshot(v.device(0, readings=v.readings(processes=None, reason="no answer")), foreign=None)
     (change,) = changes(snapshot(v.device(0)), unknown)
     assert change.reason == "GPUGrantsHeld"
     assert "no answer" in change.message

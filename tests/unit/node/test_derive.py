@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,6 @@ from hypervisor.model import (
     HealthCode,
     HealthState,
     IsolationMode,
-    ProcessOnGpu,
     Revision,
 )
 from hypervisor.node.derive import NEVER, Ratios, derive_gpus, settle
@@ -22,12 +23,10 @@ from tests import node_values as v
 ONE = Ratios(tflops=1.0, vram=1.0)
 
 
-def derive(inventory, allocations=(), usages=(), *, ratios=ONE, previous=None, now=5.0):
-    return derive_gpus(inventory, allocations, usages, ratios=ratios, previous=previous or {}, now=now)
-
-
-def process(pid: int, memory: int | None) -> ProcessOnGpu:
-    return ProcessOnGpu(pid=pid, memory_bytes=memory, busy_ratio=None)
+def derive(inventory, allocations=(), *, foreign=0, ratios=ONE, previous=None, now=5.0):
+    """foreign: bytes of processes of no allocation on each device, None where that can't be said."""
+    held = {device.identity.uuid: foreign for device in inventory.devices}
+    return derive_gpus(inventory, allocations, foreign=held, ratios=ratios, previous=previous or {}, now=now)
 
 
 def test_idle_card_is_available_whole() -> None:
@@ -41,8 +40,7 @@ def test_idle_card_is_available_whole() -> None:
 
 def test_requests_and_strangers_are_subtracted() -> None:
     """A process of nobody's doesn't make the card foreign; what it holds can't be granted."""
-    device = v.device(readings=v.readings(processes=(process(7, v.GIB), process(8, 3 * v.GIB))))
-    (gpu,) = derive(v.inventory(device), [v.allocation("a"), v.allocation("b")], [v.usage("a", pids=(7,))])
+    (gpu,) = derive(v.inventory(v.device()), [v.allocation("a"), v.allocation("b")], foreign=3 * v.GIB)
     assert gpu.allocation_ids == ("a", "b")
     assert gpu.requested_share_ppm == 500_000
     assert gpu.requested_tflops == 494.5
@@ -56,7 +54,7 @@ def test_requests_and_strangers_are_subtracted() -> None:
 
 def test_unknown_use_holds_grants_and_leaves_capacity() -> None:
     device = v.device(readings=v.readings(processes=None, reason="the driver lists no processes here"))
-    (gpu,) = derive(v.inventory(device))
+    (gpu,) = derive(v.inventory(device), foreign=None)
     assert not gpu.allocatable
     assert gpu.vram_bytes.value == v.VRAM
     assert gpu.available_vram_bytes.value is None
@@ -67,18 +65,14 @@ def test_unknown_use_holds_grants_and_leaves_capacity() -> None:
     assert "the driver lists no processes here" in condition.message
 
 
-def test_memory_not_told_by_process_is_bounded_by_the_card() -> None:
-    processes = (process(7, 2 * v.GIB), process(8, None))
-    device = v.device(readings=v.readings(used=v.read(10 * v.GIB), processes=processes))
-    (gpu,) = derive(v.inventory(device), [v.allocation()], [v.usage(pids=(7,))])
-    assert gpu.unattributed_bytes.value == 8 * v.GIB
-
-
-def test_memory_told_neither_by_process_nor_by_card_is_unknown() -> None:
-    device = v.device(readings=v.readings(used=Figure.absent("failed"), processes=(process(8, None),)))
-    (gpu,) = derive(v.inventory(device))
-    assert gpu.unattributed_bytes.value is None
+@pytest.mark.parametrize("code", [HealthCode.USE_UNKNOWN, HealthCode.FOREIGN_USE])
+def test_a_condition_that_holds_grants_is_not_told_twice(code: HealthCode) -> None:
+    held = Condition(
+        type=code.value, status=ConditionStatus.TRUE, code=code, message="said by the driver", last_transition_at=3.0
+    )
+    (gpu,) = derive(v.inventory(v.device(conditions=(held,))), foreign=None if code is HealthCode.USE_UNKNOWN else 0)
     assert not gpu.allocatable
+    assert gpu.conditions == (held,)
 
 
 def test_unknown_capacity_is_absent_and_not_zero() -> None:
@@ -143,24 +137,22 @@ sizes = st.integers(min_value=0, max_value=200 * v.GIB)
 
 @given(
     requests=st.lists(st.tuples(st.integers(0, 1_000_000), sizes), max_size=8),
-    strangers=st.lists(st.one_of(st.none(), sizes), max_size=4),
-    used=st.one_of(st.none(), sizes),
+    foreign=st.one_of(st.none(), sizes),
+    ratio=st.sampled_from([0.5, 1.0, 1.1, 3.0]),
 )
-def test_available_is_never_negative_nor_more_than_what_is_left(requests, strangers, used) -> None:
-    figure = Figure.absent("failed") if used is None else v.read(used)
-    processes = tuple(process(100 + number, memory) for number, memory in enumerate(strangers))
-    device = v.device(readings=v.readings(used=figure, processes=processes))
+def test_available_is_what_is_left_and_never_negative(requests, foreign, ratio) -> None:
     allocations = [
         v.allocation(f"a{number}", share_ppm=share, vram_bytes=size, revision=Revision(1, number))
         for number, (share, size) in enumerate(requests)
     ]
-    (gpu,) = derive(v.inventory(device), allocations)
-    asked = sum(size for _, size in requests)
-    if gpu.unattributed_bytes.value is None:
+    ratios = Ratios(tflops=ratio, vram=ratio)
+    (gpu,) = derive(v.inventory(v.device()), allocations, foreign=foreign, ratios=ratios)
+    if foreign is None:
         assert gpu.available_vram_bytes.value is None
         assert not gpu.allocatable
     else:
-        assert gpu.available_vram_bytes.value is not None
-        held = sum(memory or 0 for memory in strangers) if None not in strangers else (used or 0)
-        assert gpu.available_vram_bytes.value == max(0, v.VRAM - asked - held)
-    assert 0 <= (gpu.available_tflops.value or 0.0) <= 989.0
+        asked = sum(size for _, size in requests)
+        capacity = int(v.VRAM * Decimal(str(ratio)))
+        assert gpu.available_vram_bytes.value == max(0, capacity - asked - foreign)
+    shares = sum(share for share, _ in requests) / 1_000_000
+    assert gpu.available_tflops.value == pytest.approx(max(0.0, 989.0 * (ratio - shares)), abs=1e-5)

@@ -16,6 +16,8 @@ from hypervisor.node.revisions import Revisions
 from hypervisor.node.state import NodeState, Parts
 from tests import node_values as v
 
+FOREIGN = {v.uuid(0): 0}
+
 
 def make(path: Path, *, inventory=None, epoch: int = 1) -> NodeState:
     return NodeState(
@@ -23,14 +25,16 @@ def make(path: Path, *, inventory=None, epoch: int = 1) -> NodeState:
         version="0",
         started_at=1.0,
         revisions=Revisions(path / "revision", epoch=epoch, block=8),
-        parts=Parts(inventory=inventory or v.inventory(v.device()), ratios=Ratios(tflops=1.0, vram=1.0)),
+        parts=Parts(
+            inventory=inventory or v.inventory(v.device()), ratios=Ratios(tflops=1.0, vram=1.0), foreign=FOREIGN
+        ),
         wall_clock=lambda: 50.0,
     )
 
 
 def with_allocations(state: NodeState, *allocations) -> Parts:
     parts = state.parts
-    return Parts(inventory=parts.inventory, ratios=parts.ratios, allocations=allocations)
+    return Parts(inventory=parts.inventory, ratios=parts.ratios, foreign=parts.foreign, allocations=allocations)
 
 
 def test_same_parts_publish_nothing(tmp_path: Path) -> None:
