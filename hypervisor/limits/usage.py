@@ -189,13 +189,13 @@ class UsageFile:
         """Is the file behind the descriptor still whole, and still the one at the path?"""
         if self._descriptor < 0:
             raise LimitFileError(Finding.MISSING, f"{self._path} is closed")
-        check_shape(os.fstat(self._descriptor), FileKind.USAGE, str(self._path))
         try:
             found = self._path.lstat()
         except OSError as error:
             raise LimitFileError(Finding.MISSING, f"{self._path} was deleted or renamed: {error.strerror}") from error
         if (found.st_dev, found.st_ino) != self._inode:
             raise LimitFileError(Finding.REPLACED, f"{self._path} was replaced by another file")
+        check_shape(os.fstat(self._descriptor), FileKind.USAGE, str(self._path))
         try:
             header = os.pread(self._descriptor, HEADER_BYTES, 0)
         except OSError as error:
