@@ -63,8 +63,7 @@ def test_limiter_needs_libc_only(wheel: zipfile.ZipFile, tmp_path: Path) -> None
     dynamic = subprocess.run(["readelf", "-dW", library], capture_output=True, text=True, check=True).stdout
     needed = set(re.findall(r"\(NEEDED\).*\[(.+?)\]", dynamic))
     assert needed <= {"libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
-    symbols = subprocess.run(
-        ["readelf", "--dyn-syms", "-W", library], capture_output=True, text=True, check=True
-    ).stdout
-    versions = {tuple(map(int, found.split("."))) for found in re.findall(r"@GLIBC_(\d+\.\d+)", listing.stdout)}
+    command = ["readelf", "--dyn-syms", "-W", library]
+    symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    versions = {tuple(map(int, found.split("."))) for found in re.findall(r"@GLIBC_(\d+\.\d+)", symbols)}
     assert max(versions) <= LIMITER_GLIBC
