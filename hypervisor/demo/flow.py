@@ -143,10 +143,10 @@ def _has_gpus(course: Course) -> bool:
 def _environment(course: Course, name: str) -> Mapping[str, str]:
     if course.machine is None:
         return os.environ
-    from hypervisor.simulation import environment
+    from hypervisor.simulation.environment import environment
 
     # SIM_GROUP names the program in the simulator's ledger.
-    return {**os.environ, **environment(course.machine), "SIM_GROUP": name}
+    return {**environment(course.machine), "SIM_GROUP": name}
 
 
 def _exec(course: Course, name: str, gpu: int, *limits: str) -> list[str]:

@@ -43,18 +43,18 @@ class LedgerTruth:
         self._machine = machine
 
     def sample(self) -> Sample:
-        from hypervisor.simulation import show
+        from hypervisor.simulation.machine import opened
 
-        state = show(self._machine)
-        programs: dict[str, Usage] = {}
-        for gpu in state["gpus"]:
-            for group in gpu["groups"]:
-                before = programs.get(group["name"], Usage(busy_seconds=0, held_bytes=0, peak_bytes=0))
-                programs[group["name"]] = Usage(
-                    busy_seconds=before.busy_seconds + group["busy_ns"] / 1e9,
-                    held_bytes=before.held_bytes + group["bytes"],
-                    peak_bytes=before.peak_bytes + group["peak_bytes"],
-                )
+        with opened(self._machine) as machine:
+            state = machine.show()
+        programs = {}
+        for group in state["groups"]:
+            usages = group["gpus"].values()
+            programs[group["name"]] = Usage(
+                busy_seconds=sum(usage["busy_ns"] for usage in usages) / 1e9,
+                held_bytes=sum(usage["bytes"] for usage in usages),
+                peak_bytes=sum(usage["peak_bytes"] for usage in usages),
+            )
         return Sample(at_seconds=state["clock"]["now_ns"] / 1e9, programs=programs)
 
 
