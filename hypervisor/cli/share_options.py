@@ -13,7 +13,7 @@ from hypervisor.model.quantity import QuantityError, parse_bytes, parse_compute
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class BytesParameter(click.ParamType):
+class BytesParameter(click.ParamType[int]):
     """An amount of memory: 8Gi, 8192Mi, 24G."""
 
     name = "BYTES"
@@ -27,7 +27,7 @@ class BytesParameter(click.ParamType):
             self.fail(f"{error}.", param, ctx)
 
 
-class ComputeParameter(click.ParamType):
+class ComputeParameter(click.ParamType[Compute]):
     """An amount of compute: 40% or 312 (TFLOPS)."""
 
     name = "COMPUTE"
