@@ -20,9 +20,9 @@ def environment(allocation: Allocation, *, limiter: Path = LIMITER) -> Mapping[s
     """Variables for a process of an allocation. In shared mode nothing is limited, and no library is loaded."""
     variables = dict([limit_file_variable(allocation.directory)])
     variables["TF_ISOLATION_MODE"] = allocation.spec.isolation.value
-    if allocation.spec.isolation is IsolationMode.SHARED:
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(grant.gpu_uuid for grant in allocation.grants)
-    else:
+    # The granted devices are the only ones that CUDA shows, so that device 0 is the first one granted.
+    variables["CUDA_VISIBLE_DEVICES"] = ",".join(grant.gpu_uuid for grant in allocation.grants)
+    if allocation.spec.isolation is not IsolationMode.SHARED:
         variables["LD_PRELOAD"] = str(limiter)
     owner = allocation.spec.owner
     if owner.kind is OwnerKind.POD:

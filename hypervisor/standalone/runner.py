@@ -18,6 +18,7 @@ import msgspec
 import trio
 
 from hypervisor.allocations import Allocations
+from hypervisor.allocations.processes import ProcessTable
 from hypervisor.config import Settings
 from hypervisor.gpu import GpuReader, open_gpu_reader
 from hypervisor.model import (
@@ -45,8 +46,21 @@ def run_standalone(settings: Settings, spec: AllocationSpec, command: Sequence[s
 
     Raises Refusal when the share can't be given.
     """
+    refusals: list[Refusal] = []
     with _own_directories(settings) as own:
-        return trio.run(_run, own, spec, tuple(command))
+        try:
+            return trio.run(_run, own, spec, tuple(command))
+        except* Refusal as group:
+            refusals += _flat(group)
+    raise refusals[0]
+
+
+def _flat(group: BaseExceptionGroup[Refusal]) -> list[Refusal]:
+    return [
+        found
+        for error in group.exceptions
+        for found in (_flat(error) if isinstance(error, BaseExceptionGroup) else [error])
+    ]
 
 
 @contextmanager
@@ -71,7 +85,13 @@ async def _run(settings: Settings, spec: AllocationSpec, command: tuple[str, ...
     async with open_gpu_reader(settings, environment=os.environ) as reader:
         inventory = await _first_inventory(reader)
         allocations = _open_allocations(settings)
-        owner = replace(spec.owner, pid=os.getpid(), uid=os.geteuid(), boot_id=_boot_id())
+        owner = replace(
+            spec.owner,
+            pid=os.getpid(),
+            start_time_ticks=_own_start_time(),
+            uid=os.geteuid(),
+            boot_id=_boot_id(),
+        )
         allocation, _ = allocations.allocate(replace(spec, owner=owner), inventory)
         environment = allocations.environment(allocation)
         try:
@@ -136,6 +156,13 @@ async def _forward(signals: AsyncIterator[int], process: Popen[bytes] | Any) -> 
     async for number in signals:
         if number not in IGNORED:
             process.send_signal(number)
+
+
+def _own_start_time() -> int:
+    found = ProcessTable().stat(os.getpid())
+    if found is None:
+        raise Refusal(RefusalReason.NOT_READY, "/proc can't be read, so processes can't be told apart")
+    return found.start_time_ticks
 
 
 def _boot_id() -> str:
