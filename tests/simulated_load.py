@@ -1,0 +1,74 @@
+"""The load client on a simulated machine, judged by the machine's own ledger."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hypervisor
+from hypervisor.simulation.environment import environment
+from hypervisor.simulation.machine import create, opened
+from hypervisor.simulation.profiles import load_description
+
+LOAD = Path(hypervisor.__file__).parent / "native" / "clients" / "load"
+SECONDS = 60
+
+
+def program(*arguments: str) -> list[str]:
+    """The command line of this installation."""
+    return [sys.executable, "-m", "hypervisor", *arguments]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A client that has ended: status, what it told, what it wrote on stderr."""
+
+    status: int
+    told: list[dict[str, Any]]
+    stderr: str
+
+    def line(self, key: str) -> dict[str, Any]:
+        return next(line for line in self.told if key in line)
+
+
+@dataclass(frozen=True)
+class Used:
+    """What the ledger says of a group of processes on one GPU."""
+
+    busy_seconds: float
+    peak_bytes: int
+    held_bytes: int
+
+
+class Machine:
+    """A simulated machine of a test's own."""
+
+    def __init__(self, path: Path, profile: str) -> None:
+        self.path = path
+        create(path, load_description(profile))
+
+    def environment(self, group: str) -> dict[str, str]:
+        return environment(self.path) | {"SIM_GROUP": group}
+
+    def run(self, command: Sequence[str], *, group: str) -> Ran:
+        """Run a command on the machine to its end."""
+        done = subprocess.run(
+            command, env=self.environment(group), capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        return Ran(done.returncode, told, done.stderr)
+
+    def used(self, group: str, gpu: int = 0) -> Used:
+        """The ledger's figures; zeros when the group has not used the GPU."""
+        with opened(self.path) as machine:
+            state = machine.show()
+        for row in state["groups"]:
+            if row["name"] == group and str(gpu) in row["gpus"]:
+                usage = row["gpus"][str(gpu)]
+                return Used(usage["busy_ns"] / 1e9, usage["peak_bytes"], usage["bytes"])
+        return Used(0.0, 0, 0)
