@@ -91,6 +91,7 @@ class GpuObject:
         "model",
         "name",
         "node",
+        "partition",
         "phase",
         "received_at",
         "simulated",
@@ -121,6 +122,8 @@ class GpuObject:
     tflops_ratio: float
     vram_ratio: float
     worst_tier: int
+    # A MIG instance: a part of another device, and no capacity of its own.
+    partition: bool
     latest: bytes
     digest: int
     received_at: float
@@ -156,6 +159,7 @@ def gpu_object(gpu: types_pb2.Gpu, node: NodeRecord, *, received_at: float, inte
     made.tflops_ratio = capacity.tflops_ratio or 1.0
     made.vram_ratio = capacity.vram_ratio or 1.0
     made.worst_tier = derive.worst_tier(gpu)
+    made.partition = gpu.HasField("partition")
     made.latest = gpu.SerializeToString()
     made.digest = hash(gpu_facts(gpu))
     made.received_at = received_at

@@ -62,6 +62,8 @@ class Registry:
         self._tombstones_from = resumable[0]
         self._monotonic = monotonic
         self._wall = wall
+        # Last stored event of every node that ever reported, also of those that were forgotten.
+        self.event_positions: dict[str, Position] = {}
         self._observers: list[OnGpuChange] = []
         self._names: Counter[str] = Counter()
         self.dirty_nodes: set[str] = set()
@@ -128,6 +130,7 @@ class Registry:
         node = self.nodes.get(uid)
         if node is None:
             node = self.nodes[uid] = NodeRecord(uid, name)
+            node.stored_events = self.event_positions.get(uid, (0, 0))
             node.last_seen_at = node.received_at = self._monotonic()
             node.last_seen_wall = self._wall()
             self._names[name] += 1

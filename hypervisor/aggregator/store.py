@@ -113,8 +113,7 @@ class Stored:
     last_event: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventQuery:
+class EventQuery(NamedTuple):
     """Which events are wanted; empty parts match everything. after: number of the last one that is already known."""
 
     after: int = 0

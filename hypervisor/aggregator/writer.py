@@ -181,6 +181,7 @@ class Writer:
         for node, revision in held.items():
             if (position := positions.get(node.uid)) is not None:
                 node.stored_events = max(node.stored_events, position)
+                self._registry.event_positions[node.uid] = node.stored_events
             # What arrived during the commit has made itself due again, or waits for its turn.
             if node.held == revision and node.uid not in self._event_positions:
                 self._due.pop(node, None)

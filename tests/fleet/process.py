@@ -1,0 +1,147 @@
+"""A real aggregator process for tests: started on free ports, killed or stopped, started again on the same store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+from urllib.request import urlopen
+
+import grpc
+
+from hypervisor.v1 import cluster_pb2, cluster_pb2_grpc
+
+DEADLINE_SECONDS = 30.0
+PROGRAM = [sys.executable, "-c", "from hypervisor.cli import main; main()"]
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T | None], what: str, *, seconds: float = DEADLINE_SECONDS) -> T:
+    """The condition's first true value. Fails the test after the deadline."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if value := condition():
+            return value
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class AggregatorProcess:
+    """One aggregator with a fixed address and store, so that it can be started again."""
+
+    def __init__(self, directory: Path, *flags: str, heartbeat_seconds: float = 0.5) -> None:
+        self.store = directory / "store.db"
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.unix = f"unix:{directory}/aggregator.sock"
+        self.log = directory / "aggregator.log"
+        self.http = ""
+        self._flags = (*flags, "--heartbeat-seconds", str(heartbeat_seconds))
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start, and wait until it serves."""
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(
+                [
+                    *PROGRAM,
+                    "aggregator",
+                    "--listen",
+                    self.address,
+                    "--listen",
+                    self.unix,
+                    "--insecure",
+                    "--allow-simulated",
+                    "--store",
+                    str(self.store),
+                    "--http-listen",
+                    "127.0.0.1:0",
+                    *self._flags,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("HTTP on "):
+                self.http = line.removeprefix("HTTP on ").strip()
+                return
+        raise AssertionError(f"the aggregator did not start: {self.log.read_text()}")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self.kill()
+
+    def get(self, path: str) -> str:
+        """A page of the HTTP port."""
+        with urlopen(f"{self.http}{path}", timeout=10) as response:
+            return str(response.read().decode())
+
+    @contextmanager
+    def cluster(self, address: str = "") -> Iterator[cluster_pb2_grpc.ClusterServiceStub]:
+        with grpc.insecure_channel(address or self.address) as channel:
+            yield cluster_pb2_grpc.ClusterServiceStub(channel)
+
+    def _end(self, number: int) -> int:
+        assert self._process is not None
+        process, self._process = self._process, None
+        os.kill(process.pid, number)
+        status = process.wait(DEADLINE_SECONDS)
+        assert process.stdout is not None
+        process.stdout.close()
+        return status
+
+
+def all_gpus(stub: cluster_pb2_grpc.ClusterServiceStub, size: int = 0) -> dict[str, cluster_pb2.ClusterGpu]:
+    """Every GPU object, page by page."""
+    found: dict[str, cluster_pb2.ClusterGpu] = {}
+    request = cluster_pb2.ClusterListGpusRequest()
+    request.page.size = size
+    while True:
+        response = stub.ListGpus(request, timeout=10)
+        for gpu in response.gpus:
+            assert gpu.name not in found
+            found[gpu.name] = gpu
+        if not response.next_page_token:
+            return found
+        request.page.token = response.next_page_token
+
+
+def all_events(stub: cluster_pb2_grpc.ClusterServiceStub) -> list[tuple[str, int, int]]:
+    """(node UID, epoch, sequence) of every event, in order of arrival."""
+    found: list[tuple[str, int, int]] = []
+    request = cluster_pb2.ClusterListEventsRequest()
+    request.page.size = 1000
+    while True:
+        response = stub.ListEvents(request, timeout=10)
+        found += [(event.node_uid, event.epoch, event.sequence) for event in response.events]
+        if not response.next_page_token:
+            return found
+        request.page.token = response.next_page_token
