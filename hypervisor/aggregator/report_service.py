@@ -28,7 +28,7 @@ from hypervisor.aggregator.report_link import ReportLink
 from hypervisor.aggregator.settings import AggregatorSettings
 from hypervisor.aggregator.writer import Writer
 from hypervisor.model import Refusal, RefusalReason
-from hypervisor.rpc.refusals import DETAILS_KEY, STATUS_CODES, status_of
+from hypervisor.rpc.answering import abort_with
 from hypervisor.v1 import report_pb2, types_pb2
 
 log = structlog.get_logger("reports")
@@ -98,7 +98,7 @@ class ReportService:
         except Refusal as refusal:
             self._refused[refusal.reason.value] += 1
             log.warning("a node's stream is refused", peer=context.peer(), error=str(refusal))
-            await self._abort(context, refusal)
+            await abort_with(context, refusal)
             return
         try:
             await self._read(link, context)
@@ -109,7 +109,7 @@ class ReportService:
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
-            await self._abort(context, link.ended_because)
+            await abort_with(context, link.ended_because)
         finally:
             self._close(link)
 
@@ -200,10 +200,6 @@ class ReportService:
         if node.link is link:
             node.link = None
             log.info("a node's stream has ended", node=node.name, uid=node.uid)
-
-    async def _abort(self, context: grpc.aio.ServicerContext[Any, Any], refusal: Refusal) -> None:
-        trailers = ((DETAILS_KEY, status_of(refusal).SerializeToString()),)
-        await context.abort(STATUS_CODES[refusal.reason], str(refusal), trailing_metadata=trailers)
 
     # --- reading
 

@@ -16,7 +16,7 @@ import structlog
 
 from hypervisor.model import Refusal
 from hypervisor.rpc.asyncio_host import HostClosing
-from hypervisor.rpc.refusals import DETAILS_KEY, status_of
+from hypervisor.rpc.refusals import DETAILS_KEY, STATUS_CODES, status_of
 from hypervisor.rpc.statistics import CallCounter
 
 Request = TypeVar("Request")
@@ -76,12 +76,16 @@ def streaming(
     return answer
 
 
+async def abort_with(context: Context, refusal: Refusal) -> NoReturn:
+    """End a call with a refusal, details included."""
+    status = status_of(refusal)
+    await context.abort(_code(status.code), status.message, ((DETAILS_KEY, status.SerializeToString()),))
+
+
 async def _fail(service: Counting, method: str, context: Context, error: Exception) -> NoReturn:
     if isinstance(error, Refusal):
-        status = status_of(error)
-        code = _code(status.code)
-        service.calls.count(method, code.name)
-        await context.abort(code, status.message, ((DETAILS_KEY, status.SerializeToString()),))
+        service.calls.count(method, _code(STATUS_CODES[error.reason]).name)
+        await abort_with(context, error)
     if isinstance(error, HostClosing):
         service.calls.count(method, "UNAVAILABLE")
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the daemon is stopping; try again in a few seconds")
