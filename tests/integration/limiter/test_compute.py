@@ -1,0 +1,124 @@
+"""A share of GPU time, by the simulator's own count of busy time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.integration.limiter.conftest import GIB, Pod, heard
+
+SECONDS = 2.0
+POINTS = 0.05
+
+BUSY = """
+    start()
+    function = kernel({microseconds})
+    tell("ready")
+    while True:
+        assert {launch} == 0
+"""
+
+FORMS = {
+    "plain": "launch(function)",
+    "per-thread": "launch(function, name='cuLaunchKernel_ptsz')",
+    "cooperative": "call('cuLaunchCooperativeKernel', function, 1, 1, 1, 32, 1, 1, 0, None, None)",
+}
+
+
+def busy_share(pod: Pod, source: str, *, limited: bool = True) -> float:
+    """The part of the window in which a kernel was resident, after the first half second."""
+    with pod.running(source, limited=limited) as process:
+        heard(process)
+        settled = time.monotonic() + 0.5
+        wait_until(settled)
+        began, busy = time.monotonic(), pod.gpu()["busy_ns"]
+        wait_until(began + SECONDS)
+        return float((pod.gpu()["busy_ns"] - busy) / 1e9 / (time.monotonic() - began))
+
+
+def wait_until(moment: float) -> None:
+    """Passing time is what these tests measure over; nothing else is waited for here."""
+    while (left := moment - time.monotonic()) > 0:
+        time.sleep(left)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_launch_is_held_to_the_share(pod: Pod, form: str) -> None:
+    source = BUSY.format(microseconds=1000, launch=FORMS[form])
+    pod.files.make(GIB, 250_000)
+    assert busy_share(pod, source) == pytest.approx(0.25, abs=POINTS)
+    pod.files.make(GIB, 500_000)
+    assert busy_share(pod, source) == pytest.approx(0.50, abs=POINTS)
+
+
+def test_without_the_limiter_the_same_program_takes_all(pod: Pod) -> None:
+    pod.files.make(GIB, 250_000)
+    assert busy_share(pod, BUSY.format(microseconds=1000, launch="launch(function)"), limited=False) > 0.8
+
+
+def test_a_limit_that_is_raised_or_lifted_holds_at_once(pod: Pod) -> None:
+    pod.files.make(GIB, 100_000)
+    # It waits for each kernel: what is in the queue when a limit comes can't be called back.
+    launch = "launch(function) or call('cuCtxSynchronize')"
+    with pod.running(BUSY.format(microseconds=20000, launch=launch)) as process:
+        heard(process)
+        wait_until(time.monotonic() + 0.5)
+        pod.files.set(GIB, 1_000_000)
+        began, busy = time.monotonic(), pod.gpu()["busy_ns"]
+        wait_until(began + 1)
+        assert (pod.gpu()["busy_ns"] - busy) / 1e9 > 0.8
+        pod.files.set(GIB, 200_000)
+        wait_until(time.monotonic() + 1)
+        began, busy = time.monotonic(), pod.gpu()["busy_ns"]
+        wait_until(began + SECONDS)
+        share = (pod.gpu()["busy_ns"] - busy) / 1e9 / (time.monotonic() - began)
+        assert share == pytest.approx(0.20, abs=POINTS)
+
+
+def test_frozen_launches_wait_and_go_on(pod: Pod) -> None:
+    source = """
+        start()
+        function = kernel(100)
+        tell("ready")
+        for line in sys.stdin:
+            began = time.monotonic()
+            must("cuCtxSynchronize")
+            assert launch(function) == 0
+            tell(time.monotonic() - began)
+    """
+    with pod.running(source) as process:
+        heard(process)
+        assert process.stdin is not None
+        pod.files.freeze(True)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        wait_until(time.monotonic() + 0.3)
+        pod.files.freeze(False)
+        assert 0.2 < heard(process) < 5
+
+
+def test_two_processes_of_a_pod_share_its_time_evenly(pod: Pod) -> None:
+    pod.files.make(GIB, 400_000)
+    source = """
+        start()
+        function = kernel(1000)
+        launch(function)
+        tell("ready")
+        sys.stdin.readline()
+        count, ends = 0, time.monotonic() + 2
+        while time.monotonic() < ends:
+            assert launch(function) == 0
+            count += 1
+        tell(count)
+    """
+    with pod.running(source) as first, pod.running(source) as second:
+        for process in (first, second):
+            heard(process)
+        for process in (first, second):
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        counts = [heard(first), heard(second)]
+    assert sum(counts) / 2000 == pytest.approx(0.40, abs=POINTS)
+    assert min(counts) / max(counts) > 0.8

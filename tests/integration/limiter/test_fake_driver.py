@@ -1,0 +1,98 @@
+"""What the simulated driver can't be brought to do: arrays, and a driver that refuses by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.limiter.conftest import GIB, MIB, Pod
+
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
+OUT_OF_MEMORY = 2
+
+
+@pytest.fixture
+def fake(pod: Pod, build: Callable[..., Path], tmp_path: Path) -> Callable[[str], object]:
+    """Runs a program on the driver of limiter/tests/fake_driver.c, limited to 1 GiB."""
+    library = build("libcuda.so.1", "fake_driver.c", flags=("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"))
+    pod.files.run("make", UUID, GIB, 1_000_000)
+
+    def ask(source: str) -> object:
+        return pod.ask(source, LD_LIBRARY_PATH=str(library.parent))
+
+    return ask
+
+
+DESCRIPTOR = """
+        start()
+        class Descriptor(ctypes.Structure):
+            _fields_ = [("width", ctypes.c_size_t), ("height", ctypes.c_size_t), ("depth", ctypes.c_size_t),
+                        ("format", ctypes.c_int), ("channels", ctypes.c_uint), ("flags", ctypes.c_uint)]
+        class Flat(ctypes.Structure):
+            _fields_ = [("width", ctypes.c_size_t), ("height", ctypes.c_size_t), ("format", ctypes.c_int),
+                        ("channels", ctypes.c_uint)]
+        array = ctypes.c_void_p()
+        def used():
+            left, total = ctypes.c_size_t(), ctypes.c_size_t()
+            must("cuMemGetInfo_v2", ctypes.byref(left), ctypes.byref(total))
+            return total.value - left.value
+"""
+
+
+def test_arrays_count_until_they_are_destroyed(fake: Callable[[str], object]) -> None:
+    assert fake(
+        DESCRIPTOR
+        + """
+        must("cuArrayCreate_v2", ctypes.byref(array), ctypes.byref(Flat(4096, 4096, 0x20, 4)))
+        held = used()
+        must("cuArrayDestroy", array)
+        tell([held, used()])
+    """
+    ) == [256 * MIB, 0]
+
+
+def test_mipmapped_arrays_count_all_their_levels(fake: Callable[[str], object]) -> None:
+    assert fake(
+        DESCRIPTOR
+        + """
+        descriptor = Descriptor(1024, 1024, 0, 0x20, 4, 0)
+        must("cuMipmappedArrayCreate", ctypes.byref(array), ctypes.byref(descriptor), 3)
+        held = used()
+        must("cuMipmappedArrayDestroy", array)
+        tell([held, used()])
+    """
+    ) == [21 * MIB, 0]
+
+
+def test_an_array_beyond_the_limit_is_refused(fake: Callable[[str], object]) -> None:
+    assert (
+        fake(
+            DESCRIPTOR
+            + """
+        tell(call("cuArrayCreate_v2", ctypes.byref(array), ctypes.byref(Flat(16384, 16384, 0x20, 4))))
+    """
+        )
+        == OUT_OF_MEMORY
+    )
+
+
+def test_what_the_driver_refuses_is_given_back_and_its_error_passed_on(fake: Callable[[str], object]) -> None:
+    assert fake("""
+        start()
+        ctypes.c_int.in_dll(cuda, "fake_fail_next").value = 719
+        first = alloc(900 * MIB)[0]
+        tell([first, memory()[0] // MIB, alloc(900 * MIB)[0]])
+    """) == [719, 1024, 0]
+
+
+def test_a_pitch_larger_than_was_reserved_is_entered(fake: Callable[[str], object]) -> None:
+    assert fake("""
+        start()
+        pointer, pitch = ctypes.c_uint64(), ctypes.c_size_t()
+        must("cuMemAllocPitch_v2", ctypes.byref(pointer), ctypes.byref(pitch),
+             ctypes.c_size_t(1), ctypes.c_size_t(1000), 4)
+        left, total = memory()
+        tell([pitch.value, total - left])
+    """) == [4096, 4096 * 1000]

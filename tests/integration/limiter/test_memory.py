@@ -1,0 +1,215 @@
+"""The memory limit is exact, over all forms of allocation, processes and deaths."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.integration.limiter.conftest import GIB, MIB, Pod, heard
+
+FILL = """
+    start()
+    held = []
+    while len(held) < 64:
+        result, pointer = {call}
+        if result:
+            break
+        held.append(pointer)
+    tell([len(held), result])
+"""
+
+FORMS = {
+    "plain": "alloc(100 * MIB)",
+    "managed": "alloc(100 * MIB, 'cuMemAllocManaged', 1)",
+    "async": "alloc(100 * MIB, 'cuMemAllocAsync', None)",
+    "async-per-thread": "alloc(100 * MIB, 'cuMemAllocAsync_ptsz', None)",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_refused_at_the_limit(pod: Pod, form: str) -> None:
+    fill = FILL.format(call=FORMS[form])
+    assert pod.ask(fill) == [10, 2]
+    assert pod.ask(fill, limited=False) != [10, 2]  # the controls: the limit it was that refused
+    pod.files.set(2 * GIB)
+    assert pod.ask(fill) == [20, 2]
+
+
+def test_a_pitch_counts_as_the_driver_chose_it(pod: Pod) -> None:
+    pitch, total = pod.ask("""
+        start()
+        pointer, pitch = ctypes.c_uint64(), ctypes.c_size_t()
+        must("cuMemAllocPitch_v2", ctypes.byref(pointer), ctypes.byref(pitch), ctypes.c_size_t(1000),
+             ctypes.c_size_t(1000), 4)
+        left, total = memory()
+        tell([pitch.value, total - left])
+    """)
+    assert total == pitch * 1000
+
+
+def test_what_is_freed_can_be_had_again(pod: Pod) -> None:
+    assert pod.ask("""
+        start()
+        for _ in range(200):
+            result, pointer = alloc(600 * MIB)
+            assert result == 0
+            assert alloc(600 * MIB)[0] == 2
+            assert free(pointer) == 0
+        tell(memory())
+    """) == [GIB, GIB]
+
+
+def test_a_refused_program_lives_on_and_the_driver_was_not_asked(pod: Pod) -> None:
+    assert pod.ask("start(); tell([alloc(2 * GIB)[0], alloc(1 << 60)[0], alloc(900 * MIB)[0]])") == [2, 2, 0]
+    assert pod.gpu()["memory"]["peak_bytes"] < 900 * MIB + pod.gpu()["memory"]["context_bytes"] + MIB
+
+
+def test_a_pointer_that_nobody_knows_is_for_the_driver_to_judge(pod: Pod) -> None:
+    source = "start(); tell([free(ctypes.c_uint64(12345)), call('cuMemFree_v2', ctypes.c_uint64(0))])"
+    assert pod.ask(source) == pod.ask(source, limited=False)
+
+
+def test_a_failed_free_keeps_the_bytes(pod: Pod) -> None:
+    assert pod.ask("""
+        start()
+        result, pointer = alloc(700 * MIB)
+        inside = ctypes.c_uint64(pointer.value + 4096)
+        tell([result, free(inside) != 0, alloc(700 * MIB)[0], free(pointer), alloc(700 * MIB)[0]])
+    """) == [0, True, 2, 0, 0]
+
+
+def test_physical_memory_is_held_as_long_as_it_is_mapped(pod: Pod) -> None:
+    assert pod.ask("""
+        start()
+        class Properties(ctypes.Structure):
+            _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("kind", ctypes.c_int),
+                        ("id", ctypes.c_int), ("meta", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+        properties = Properties(1, 0, 1, 0)
+        size = ctypes.c_size_t(600 * MIB)
+        def create():
+            handle = ctypes.c_uint64()
+            return call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(properties), ctypes.c_uint64(0)), handle
+        results = []
+        result, handle = create()
+        results.append(result)
+        address = ctypes.c_uint64()
+        must("cuMemAddressReserve", ctypes.byref(address), size, ctypes.c_size_t(0), ctypes.c_uint64(0),
+             ctypes.c_uint64(0))
+        must("cuMemMap", address, size, ctypes.c_size_t(0), handle, ctypes.c_uint64(0))
+        must("cuMemRelease", handle)
+        results.append(create()[0])
+        must("cuMemUnmap", address, size)
+        results.append(create()[0])
+        tell(results)
+    """) == [0, 2, 0]
+
+
+def test_the_view_is_the_limit_for_cuda_and_nvml(pod: Pod) -> None:
+    view = pod.ask("""
+        import pynvml as n
+        start()
+        result, pointer = alloc(256 * MIB)
+        total = ctypes.c_size_t()
+        must("cuDeviceTotalMem_v2", ctypes.byref(total), 0)
+        n.nvmlInit()
+        handle = n.nvmlDeviceGetHandleByIndex(0)
+        one = n.nvmlDeviceGetMemoryInfo(handle)
+        two = n.nvmlDeviceGetMemoryInfo(handle, version=n.nvmlMemory_v2)
+        tell([list(memory()), total.value,
+              [one.free, one.total, one.used], [two.free, two.total, two.used, two.reserved]])
+    """)
+    free, total, used = 768 * MIB, GIB, 256 * MIB
+    assert view == [[free, total], total, [free, total, used], [free, total, used, 0]]
+
+
+def test_a_limit_above_the_card_shows_the_card(pod: Pod) -> None:
+    pod.files.set(1 << 43)
+    source = "start(); tell(memory())"
+    assert pod.ask(source) == pod.ask(source, limited=False)
+
+
+def test_a_limit_below_what_is_held_shows_nothing_left(pod: Pod) -> None:
+    with pod.running(
+        "start(); alloc(512 * MIB); tell(0); sys.stdin.readline(); tell([*memory(), alloc(4096)[0]])"
+    ) as process:
+        heard(process)
+        pod.files.set(256 * MIB)
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert heard(process) == [0, 256 * MIB, 2]
+
+
+def test_a_device_outside_the_file_gives_nothing(pod: Pod) -> None:
+    other = pod.files.uuid[:-1] + ("0" if pod.files.uuid[-1] != "0" else "1")
+    pod.files.run("make", other, GIB, 1_000_000)
+    assert pod.ask("start(); tell([alloc(4096)[0], *memory()])") == [2, 0, 0]
+
+
+def test_processes_share_the_limit(pod: Pod) -> None:
+    with pod.running("start(); tell(alloc(700 * MIB)[0]); sys.stdin.readline()") as first:
+        assert heard(first) == 0
+        assert pod.ask("start(); tell([memory()[0], alloc(700 * MIB)[0], alloc(300 * MIB)[0]])") == [324 * MIB, 2, 0]
+
+
+def test_what_a_killed_process_held_comes_back(pod: Pod) -> None:
+    with pod.running("start(); tell(alloc(900 * MIB)[0]); sys.stdin.readline()") as process:
+        assert heard(process) == 0
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert pod.ask("start(); tell([memory()[0], alloc(900 * MIB)[0]])") == [GIB, 0]
+    assert pod.files.show()["live"] == 1
+
+
+def test_a_child_of_fork_has_a_slot_of_its_own(pod: Pod) -> None:
+    assert pod.ask("""
+        start()
+        result, pointer = alloc(400 * MIB)
+        child = os.fork()
+        if child == 0:
+            os._exit(call("cuInit", 0) if alloc(900 * MIB)[0] != 0 else 77)
+        status = os.waitpid(child, 0)[1]
+        tell([result, memory()[0] // MIB, free(pointer), memory()[0] // MIB])
+    """) == [0, 624, 0, 1024]
+
+
+def test_racing_processes_that_die_never_exceed_the_limit(pod: Pod) -> None:
+    """By the simulator's own peak, less the contexts, which these limits do not count."""
+    racer = """
+        start()
+        tell(0)
+        import random
+        held = []
+        while True:
+            result, pointer = alloc(random.randrange(1, 64) * MIB)
+            if result == 0:
+                held.append(pointer)
+            elif held:
+                free(held.pop(random.randrange(len(held))))
+    """
+    processes = 6
+    context = pod.gpu()["memory"]["context_bytes"]
+    for _ in range(2):
+        running = [pod.running(racer) for _ in range(processes)]
+        entered = [context_manager.__enter__() for context_manager in running]
+        for process in entered:
+            heard(process)
+        for process in entered:
+            process.kill()
+        for context_manager in running:
+            context_manager.__exit__(None, None, None)
+    assert pod.gpu()["memory"]["peak_bytes"] <= GIB + processes * context
+    assert pod.ask("start(); tell(memory())") == [GIB, GIB]
+    assert pod.files.show()["total"] == 0
+
+
+def test_host_memory_has_no_part_in_the_limit(pod: Pod) -> None:
+    assert pod.ask("""
+        start()
+        result, pointer = alloc(1000 * MIB)
+        host = ctypes.c_void_p()
+        tell([result, call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(64 * MIB), 0),
+              call("cuMemFreeHost", host), memory()[0] // MIB])
+    """) == [0, 0, 0, 24]
