@@ -5,6 +5,7 @@
 #define hv_likely(condition) __builtin_expect(!!(condition), 1)
 #define hv_unlikely(condition) __builtin_expect(!!(condition), 0)
 #define HV_NOINLINE __attribute__((noinline))
+#define HV_ALWAYS_INLINE inline __attribute__((always_inline))
 #define HV_EXPORT __attribute__((visibility("default")))
 #define HV_PRINTF(text, first) __attribute__((__format__(__printf__, text, first)))
 #define HV_CACHE_LINE 64

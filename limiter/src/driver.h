@@ -51,6 +51,9 @@ void *hv_driver_call(enum hv_call_id id);
 
 /* The driver's own function with the type of our wrapper. */
 #define HV_REAL(name) ((__typeof__(&hv_##name))hv_driver_hook(HV_HOOK_##name))
+/* The same, NULL if it was not looked up yet: for paths that may not call. */
+#define HV_REAL_IF_KNOWN(name)                                                                                        \
+    ((__typeof__(&hv_##name))__atomic_load_n(&hv_hook_reals[HV_HOOK_##name], __ATOMIC_RELAXED))
 /* One that we do not wrap; may be NULL. */
 #define HV_DRIVER(name) ((hv_call_type_##name)hv_driver_call(HV_CALL_##name))
 

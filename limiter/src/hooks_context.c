@@ -17,6 +17,8 @@ HV_WRAP(cuInit, (unsigned int flags))
         return refused;
     if (process != NULL && hv_process_slot(process) == NULL)
         return CUDA_ERROR_OPERATING_SYSTEM;
+    if (process != NULL)
+        hv_memory_heal(process);
     return HV_REAL(cuInit)(flags);
 }
 

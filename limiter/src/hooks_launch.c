@@ -3,20 +3,45 @@
 #include "pacing.h"
 #include "process.h"
 
-/* The gate around one launch on the thread's device. */
-#define LAUNCH(launch_function, launch_kind, launch_blocks, launch_threads, launch_stream, launch_per_thread, call)   \
-    if (hv_likely(hv_launch_is_paid(launch_function, launch_blocks, launch_threads)))                                 \
-        return call;                                                                                                  \
-    struct hv_launch launch = {.function = launch_function,                                                           \
-                               .stream = launch_stream,                                                               \
-                               .blocks = launch_blocks,                                                               \
-                               .threads_per_block = launch_threads,                                                   \
-                               .kind = launch_kind,                                                                   \
-                               .per_thread = launch_per_thread};                                                      \
-    CUresult refused = hv_launch_begin(&launch);                                                                      \
-    if (refused != CUDA_SUCCESS)                                                                                      \
-        return refused;                                                                                               \
-    return hv_launch_end(&launch, call)
+/*
+ * One form of launch on the thread's device: NAME with its PARAMETERS, passed
+ * on as ARGUMENTS; what is launched, as what, in which shape and where. The
+ * wrapper calls nothing on its fast path, so that it ends in a jump with the
+ * arguments still where the caller put them.
+ */
+#define LAUNCH(name, parameters, arguments, launched, launch_kind, launch_blocks, launch_threads, launch_stream,      \
+               launch_per_thread)                                                                                     \
+    static CUresult name##_slowly parameters;                                                                         \
+    static CUresult name##_charged parameters;                                                                        \
+    HV_WRAP(name, parameters)                                                                                         \
+    {                                                                                                                 \
+        __typeof__(&hv_##name) real = HV_REAL_IF_KNOWN(name);                                                         \
+        if (hv_unlikely(real == NULL))                                                                                \
+            return name##_slowly arguments;                                                                           \
+        enum hv_passage passage = hv_launch_passage();                                                                \
+        if (hv_likely(passage == HV_PASSAGE_FREE))                                                                    \
+            return real arguments;                                                                                    \
+        return passage == HV_PASSAGE_CHARGED ? name##_charged arguments : name##_slowly arguments;                    \
+    }                                                                                                                 \
+    static HV_NOINLINE CUresult name##_charged parameters                                                             \
+    {                                                                                                                 \
+        if (hv_unlikely(!hv_launch_is_paid(launched, launch_blocks, launch_threads)))                                 \
+            return name##_slowly arguments;                                                                           \
+        return HV_REAL_IF_KNOWN(name) arguments;                                                                      \
+    }                                                                                                                 \
+    static HV_NOINLINE CUresult name##_slowly parameters                                                              \
+    {                                                                                                                 \
+        struct hv_launch launch = {.function = launched,                                                              \
+                                   .stream = launch_stream,                                                           \
+                                   .blocks = launch_blocks,                                                           \
+                                   .threads_per_block = launch_threads,                                               \
+                                   .kind = launch_kind,                                                               \
+                                   .per_thread = launch_per_thread};                                                  \
+        CUresult refused = hv_launch_begin(&launch);                                                                  \
+        if (refused != CUDA_SUCCESS)                                                                                  \
+            return refused;                                                                                           \
+        return hv_launch_end(&launch, HV_REAL(name) arguments);                                                       \
+    }
 
 #define GRID ((uint64_t)grid_x * grid_y * grid_z)
 #define BLOCK ((uint64_t)block_x * block_y * block_z)
@@ -28,15 +53,8 @@
 #define KERNEL_ARGUMENTS                                                                                              \
     (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra)
 
-HV_WRAP(cuLaunchKernel, KERNEL_PARAMETERS)
-{
-    LAUNCH(function, HV_LAUNCH_KERNEL, GRID, BLOCK, stream, false, HV_REAL(cuLaunchKernel) KERNEL_ARGUMENTS);
-}
-
-HV_WRAP(cuLaunchKernel_ptsz, KERNEL_PARAMETERS)
-{
-    LAUNCH(function, HV_LAUNCH_KERNEL, GRID, BLOCK, stream, true, HV_REAL(cuLaunchKernel_ptsz) KERNEL_ARGUMENTS);
-}
+LAUNCH(cuLaunchKernel, KERNEL_PARAMETERS, KERNEL_ARGUMENTS, function, HV_LAUNCH_KERNEL, GRID, BLOCK, stream, false)
+LAUNCH(cuLaunchKernel_ptsz, KERNEL_PARAMETERS, KERNEL_ARGUMENTS, function, HV_LAUNCH_KERNEL, GRID, BLOCK, stream, true)
 
 #define COOPERATIVE_PARAMETERS                                                                                        \
     (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,        \
@@ -44,17 +62,10 @@ HV_WRAP(cuLaunchKernel_ptsz, KERNEL_PARAMETERS)
 #define COOPERATIVE_ARGUMENTS                                                                                         \
     (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
 
-HV_WRAP(cuLaunchCooperativeKernel, COOPERATIVE_PARAMETERS)
-{
-    LAUNCH(function, HV_LAUNCH_KERNEL, GRID, BLOCK, stream, false,
-           HV_REAL(cuLaunchCooperativeKernel) COOPERATIVE_ARGUMENTS);
-}
-
-HV_WRAP(cuLaunchCooperativeKernel_ptsz, COOPERATIVE_PARAMETERS)
-{
-    LAUNCH(function, HV_LAUNCH_KERNEL, GRID, BLOCK, stream, true,
-           HV_REAL(cuLaunchCooperativeKernel_ptsz) COOPERATIVE_ARGUMENTS);
-}
+LAUNCH(cuLaunchCooperativeKernel, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS, function, HV_LAUNCH_KERNEL, GRID, BLOCK,
+       stream, false)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS, function, HV_LAUNCH_KERNEL, GRID,
+       BLOCK, stream, true)
 
 /* ---- with attributes ---- */
 
@@ -68,17 +79,18 @@ static uint64_t block_of(const CUlaunchConfig *config)
     return config == NULL ? 0 : (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ;
 }
 
-HV_WRAP(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
+static CUstream stream_of(const CUlaunchConfig *config)
 {
-    LAUNCH(function, HV_LAUNCH_KERNEL, grid_of(config), block_of(config), config == NULL ? NULL : config->hStream, false,
-           HV_REAL(cuLaunchKernelEx)(config, function, parameters, extra));
+    return config == NULL ? NULL : config->hStream;
 }
 
-HV_WRAP(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
-{
-    LAUNCH(function, HV_LAUNCH_KERNEL, grid_of(config), block_of(config), config == NULL ? NULL : config->hStream, true,
-           HV_REAL(cuLaunchKernelEx_ptsz)(config, function, parameters, extra));
-}
+#define EX_PARAMETERS (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
+#define EX_ARGUMENTS (config, function, parameters, extra)
+
+LAUNCH(cuLaunchKernelEx, EX_PARAMETERS, EX_ARGUMENTS, function, HV_LAUNCH_KERNEL, grid_of(config), block_of(config),
+       stream_of(config), false)
+LAUNCH(cuLaunchKernelEx_ptsz, EX_PARAMETERS, EX_ARGUMENTS, function, HV_LAUNCH_KERNEL, grid_of(config),
+       block_of(config), stream_of(config), true)
 
 /* ---- on several devices at once ---- */
 
@@ -109,34 +121,19 @@ HV_WRAP(cuLaunchCooperativeKernelMultiDevice, (CUDA_LAUNCH_PARAMS * list, unsign
 
 /* ---- the forms of the first driver API ---- */
 
-HV_WRAP(cuLaunch, (CUfunction function))
-{
-    LAUNCH(function, HV_LAUNCH_KERNEL, 1, 0, NULL, false, HV_REAL(cuLaunch)(function));
-}
+#define AREA ((uint64_t)width * (uint64_t)height) /* negative ones are for the driver to refuse */
 
-HV_WRAP(cuLaunchGrid, (CUfunction function, int width, int height))
-{
-    LAUNCH(function, HV_LAUNCH_KERNEL, (uint64_t)width * (uint64_t)height, 0, NULL, false,
-           HV_REAL(cuLaunchGrid)(function, width, height));
-}
-
-HV_WRAP(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream))
-{
-    LAUNCH(function, HV_LAUNCH_KERNEL, (uint64_t)width * (uint64_t)height, 0, stream, false,
-           HV_REAL(cuLaunchGridAsync)(function, width, height, stream));
-}
+LAUNCH(cuLaunch, (CUfunction function), (function), function, HV_LAUNCH_KERNEL, 1, 0, NULL, false)
+LAUNCH(cuLaunchGrid, (CUfunction function, int width, int height), (function, width, height), function,
+       HV_LAUNCH_KERNEL, AREA, 0, NULL, false)
+LAUNCH(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream),
+       (function, width, height, stream), function, HV_LAUNCH_KERNEL, AREA, 0, stream, false)
 
 /* ---- graphs ---- */
 
-HV_WRAP(cuGraphLaunch, (CUgraphExec graph, CUstream stream))
-{
-    LAUNCH(graph, HV_LAUNCH_GRAPH, 1, 0, stream, false, HV_REAL(cuGraphLaunch)(graph, stream));
-}
-
-HV_WRAP(cuGraphLaunch_ptsz, (CUgraphExec graph, CUstream stream))
-{
-    LAUNCH(graph, HV_LAUNCH_GRAPH, 1, 0, stream, true, HV_REAL(cuGraphLaunch_ptsz)(graph, stream));
-}
+LAUNCH(cuGraphLaunch, (CUgraphExec graph, CUstream stream), (graph, stream), graph, HV_LAUNCH_GRAPH, 1, 0, stream, false)
+LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec graph, CUstream stream), (graph, stream), graph, HV_LAUNCH_GRAPH, 1, 0, stream,
+       true)
 
 /* ---- capture ---- */
 

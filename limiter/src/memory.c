@@ -86,22 +86,34 @@ static bool words_of_slot(const void *context, uint32_t index, struct hv_recount
     return true;
 }
 
-static void heal(struct hv_process *process, struct hv_process_slot *slot, uint32_t device, bool host)
+static void recount(struct hv_process_slot *slot, uint32_t device, bool host)
 {
-    hv_process_reap(process);
     struct slots_of_account slots = {.table = &hv_files()->slots, .device = device, .host = host};
     for (uint32_t attempt = 0; attempt < RECOUNT_TRIES; attempt++) {
-        struct hv_recount recount = {.total = account_of(slot, device, host).total, .at = HV_RECOUNT_LOAD_TOTAL};
-        while (recount.at < HV_RECOUNT_HEALED) {
+        struct hv_recount machine = {.total = account_of(slot, device, host).total, .at = HV_RECOUNT_LOAD_TOTAL};
+        while (machine.at < HV_RECOUNT_HEALED) {
             HV_CRASH_POINT("recount");
-            hv_recount_step(&recount, &slots, HV_PROCESS_SLOTS, words_of_slot);
+            hv_recount_step(&machine, &slots, HV_PROCESS_SLOTS, words_of_slot);
         }
-        if (recount.at == HV_RECOUNT_HEALED)
+        if (machine.at == HV_RECOUNT_HEALED && machine.quiet)
             hv_tell(HV_MESSAGE_LEDGER_HEALED, "device %u: reserved bytes were %llu, and %llu are held", device,
-                    (unsigned long long)hv_total_bytes(recount.seen), (unsigned long long)recount.sum);
-        if (recount.at != HV_RECOUNT_RACED)
+                    (unsigned long long)hv_total_bytes(machine.seen), (unsigned long long)machine.sum);
+        if (machine.at != HV_RECOUNT_RACED)
             return;
     }
+}
+
+void hv_memory_heal(struct hv_process *process)
+{
+    struct hv_process_slot *slot = hv_process_slot(process);
+    if (slot == NULL || hv_load_relaxed_32(&process->to_heal) == 0)
+        return;
+    hv_store_relaxed_32(&process->to_heal, 0);
+    for (uint32_t device = 0; device < HV_MAX_DEVICES; device++)
+        if (hv_total_bytes(hv_load_relaxed(&hv_files()->devices[device]->total)) != 0)
+            recount(slot, device, false);
+    if (hv_total_bytes(hv_load_relaxed(&hv_files()->devices[0]->host_bytes)) != 0)
+        recount(slot, 0, true);
 }
 
 /* ---- reserving ---- */
@@ -142,7 +154,8 @@ static CUresult reserve(struct hv_reservation *reservation)
         hv_context_settle(reservation->process, reservation->device);
     uint64_t limit;
     if (hv_unlikely(!try_reserve(reservation, &limit))) {
-        heal(reservation->process, reservation->slot, reservation->device, reservation->host);
+        hv_process_reap(reservation->process);
+        recount(reservation->slot, reservation->device, reservation->host);
         if (!try_reserve(reservation, &limit)) {
             tell_denial(reservation, limit);
             return CUDA_ERROR_OUT_OF_MEMORY;

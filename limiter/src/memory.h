@@ -61,6 +61,9 @@ void hv_context_reserved(struct hv_reservation *reservation);
 void hv_context_released(struct hv_process *process, uint32_t device);
 void hv_context_settle(struct hv_process *process, uint32_t device);
 
+/* Recount what the slots of dead processes held, if this process gave any back. */
+void hv_memory_heal(struct hv_process *process);
+
 /* What the Pod may see of a device's memory: the smaller of limit and card;
  * what is left of both. */
 struct hv_memory_view {

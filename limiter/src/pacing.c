@@ -329,10 +329,10 @@ static void charge(struct gate *gate, struct hv_launch *launch, bool measurable)
     if (gate->share_ppm >= HV_SHARE_FULL_PPM)
         return; /* lifted while it waited */
     thread->credit_ns -= charged < thread->credit_ns ? charged : thread->credit_ns;
-    if (measurable && should_sample(gate, function))
+    hv_costs_publish(function, gate->now_ns);
+    if (measurable && should_sample(gate, function)) /* last: from here the device may be waiting for us */
         launch->sample = hv_sampler_begin(&gate->process->sampler, function, gate->device, launch->stream,
                                           launch->per_thread, charged);
-    hv_costs_publish(function, gate->now_ns);
 }
 
 static CUresult pass(struct hv_launch *launch, struct hv_process *process, CUdevice ordinal, bool measurable)

@@ -34,24 +34,36 @@ struct hv_launch {
  * high a number only leads to the slow path, which looks. */
 extern uint32_t hv_captures;
 
-/* May the launch go at once, without another thought? */
-static inline bool hv_launch_is_paid(const void *function, uint64_t blocks, uint64_t threads_per_block)
+enum hv_passage { HV_PASSAGE_SLOW, HV_PASSAGE_FREE, HV_PASSAGE_CHARGED };
+
+/* How the next launch of this thread goes: freely, by its cost, or through the
+ * slow path. Always inlined and calls nothing, so that a wrapper whose launches
+ * are not limited is a few loads and a jump. */
+static HV_ALWAYS_INLINE enum hv_passage hv_launch_passage(void)
 {
     struct hv_thread *thread = &hv_thread;
-    if (hv_unlikely(thread->generation_word == NULL || thread->launches_left == 0) ||
+    if (hv_unlikely(thread->launches_left == 0) ||
         hv_unlikely(hv_load_relaxed(thread->generation_word) != thread->generation) ||
         hv_unlikely(hv_load_relaxed_32(thread->freeze_word) != 0))
+        return HV_PASSAGE_SLOW;
+    if (thread->functions != NULL)
+        return HV_PASSAGE_CHARGED;
+    thread->launches_left--;
+    return HV_PASSAGE_FREE;
+}
+
+/* After HV_PASSAGE_CHARGED: is the launch paid for already? */
+static HV_ALWAYS_INLINE bool hv_launch_is_paid(const void *function, uint64_t blocks, uint64_t threads_per_block)
+{
+    struct hv_thread *thread = &hv_thread;
+    uint64_t key = hv_function_key(function, blocks, threads_per_block, thread->device);
+    struct hv_function *entry = hv_function_find(thread->functions, key);
+    if (hv_unlikely(entry == NULL))
         return false;
-    if (thread->functions != NULL) {
-        uint64_t key = hv_function_key(function, blocks, threads_per_block, thread->device);
-        struct hv_function *entry = hv_function_find(thread->functions, key);
-        if (hv_unlikely(entry == NULL))
-            return false;
-        uint64_t cost = hv_load_relaxed(&entry->cost_ns);
-        if (hv_unlikely(cost == 0 || cost > thread->credit_ns || hv_load_relaxed_32(&hv_captures) != 0))
-            return false;
-        thread->credit_ns -= cost;
-    }
+    uint64_t cost = hv_load_relaxed(&entry->cost_ns);
+    if (hv_unlikely(cost == 0 || cost > thread->credit_ns || hv_load_relaxed_32(&hv_captures) != 0))
+        return false;
+    thread->credit_ns -= cost;
     thread->launches_left--;
     return true;
 }

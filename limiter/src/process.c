@@ -60,7 +60,8 @@ static int32_t claim(struct hv_process *process, const struct hv_files *files)
         .owner = hv_slot_owner(judge.self.pid_namespace, judge.self.pid),
         .start_time = judge.self.start_time,
     };
-    (void)hv_slots_reap(&files->slots, &process->self, is_dead, &judge);
+    if (hv_slots_reap(&files->slots, &process->self, is_dead, &judge) != 0)
+        hv_store_relaxed_32(&process->to_heal, 1);
     return hv_slots_claim(&files->slots, &process->self, hv_os_now_ns());
 }
 

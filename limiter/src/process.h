@@ -20,7 +20,7 @@
 struct hv_process {
     struct hv_process_slot *slot; /* NULL: not claimed yet */
     uint32_t claiming;            /* one thread claims, the others wait */
-    uint32_t denials_told;
+    uint32_t to_heal;             /* slots of dead processes came back: their bytes are to be recounted */
     uint64_t epoch;               /* not 0, differs between processes */
     struct hv_slot_identity self;
     /* generation << 8 | index + 1 of each device by the driver's number; 0: not asked */

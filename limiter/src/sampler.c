@@ -51,6 +51,12 @@ static bool is_capturing(CUstream stream, bool per_thread)
     return ask(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+static bool is_idle(CUstream stream, bool per_thread)
+{
+    hv_call_type_cuStreamQuery ask = per_thread ? HV_DRIVER(cuStreamQuery_ptsz) : HV_DRIVER(cuStreamQuery);
+    return ask != NULL && ask(stream) == CUDA_SUCCESS;
+}
+
 static bool record(CUevent event, CUstream stream, bool per_thread)
 {
     hv_call_type_cuEventRecord do_record = per_thread ? HV_DRIVER(cuEventRecord_ptsz) : HV_DRIVER(cuEventRecord);
@@ -89,7 +95,8 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, uint64_t now_ns, struct hv_
         if (ended == CUDA_SUCCESS &&
             HV_DRIVER(cuEventElapsedTime)(&milliseconds, sample->start, sample->end) == CUDA_SUCCESS &&
             milliseconds >= 0) {
-            uint64_t measured = (uint64_t)((double)milliseconds * 1e6);
+            uint64_t elapsed = (uint64_t)((double)milliseconds * 1e6);
+            uint64_t measured = elapsed > sample->gap_ns ? elapsed - sample->gap_ns : elapsed;
             hv_function_learn(sample->function, measured, now_ns);
             results[count++] = (struct hv_sample_result){.device = sample->device,
                                                          .charged_ns = sample->charged_ns,
@@ -139,13 +146,35 @@ static bool have_events(struct hv_sample *sample, CUcontext context)
     return true;
 }
 
+/* On an idle stream the start event is over at once, and until the launch
+ * arrives the device waits for this thread. That gap is taken to lie between
+ * the middles of the two calls. */
+static bool record_start(struct hv_sample *sample, CUstream stream, bool per_thread)
+{
+    bool idle = is_idle(stream, per_thread);
+    uint64_t before = hv_os_now_ns();
+    if (!record(sample->start, stream, per_thread))
+        return false;
+    sample->recorded_at_ns = idle ? before + (hv_os_now_ns() - before) / 2 : 0;
+    sample->gap_ns = 0;
+    return true;
+}
+
+static void note_gap(struct hv_sample *sample)
+{
+    if (sample->recorded_at_ns == 0)
+        return;
+    uint64_t launched_at = sample->ready_at_ns + (hv_os_now_ns() - sample->ready_at_ns) / 2;
+    sample->gap_ns = launched_at - sample->recorded_at_ns;
+}
+
 static struct hv_sample *prepare(struct hv_sampler *sampler, CUstream stream, bool per_thread)
 {
     CUcontext context = NULL;
     if (is_capturing(stream, per_thread) || HV_DRIVER(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || context == NULL)
         return NULL;
     struct hv_sample *sample = find_room(sampler, context);
-    if (sample == NULL || !have_events(sample, context) || !record(sample->start, stream, per_thread))
+    if (sample == NULL || !have_events(sample, context) || !record_start(sample, stream, per_thread))
         return NULL;
     return sample;
 }
@@ -171,6 +200,8 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
     }
     leave_relaxed_mode(mode);
     leave(sampler);
+    if (sample != NULL)
+        sample->ready_at_ns = hv_os_now_ns();
     return sample;
 }
 
@@ -178,6 +209,7 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
 void hv_sampler_end(struct hv_sampler *sampler, struct hv_sample *sample, CUstream stream, bool per_thread,
                     bool launched)
 {
+    note_gap(sample);
     int mode = enter_relaxed_mode();
     if (launched && record(sample->end, stream, per_thread))
         hv_store_release_32(&sample->state, HV_SAMPLE_PENDING);

@@ -26,6 +26,9 @@ struct hv_sample {
     struct hv_function *function;
     uint64_t charged_ns;   /* for this launch */
     uint64_t charged_upto; /* sum of charges of the process on this device, this one included */
+    uint64_t recorded_at_ns; /* when the start event was recorded, if the stream had nothing to do; else 0 */
+    uint64_t ready_at_ns;  /* just before the launch */
+    uint64_t gap_ns;       /* between start event and launch on an idle stream: not the launch's time */
     bool unlearned;        /* cost was not known: its charge was a guess */
 };
 

@@ -1,0 +1,170 @@
+/*
+ * overhead: nanoseconds of a launch and of an allocation with its free, on
+ * whichever libcuda.so.1 is found, with or without the limiter preloaded. Run
+ * by tests/bench/bench_limiter.py, which alternates the two.
+ *
+ *   overhead init                       ns of the first lookup and cuInit
+ *   overhead launch                     ns per launch, least of the batches
+ *   overhead memory LIVE THREADS        ns per alloc and per free with so many
+ *                                       allocations live, and pairs per second
+ *
+ * One figure a line: name value unit.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BATCHES 60
+#define LAUNCHES 20000
+#define PAIRS 4000
+#define MOST_THREADS 16
+#define ALLOCATION_BYTES 4096
+
+typedef int launch_type(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+                        void **);
+
+static void *driver;
+static int (*mem_alloc)(uint64_t *, size_t);
+static int (*mem_free)(uint64_t);
+static void *context;
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void *look_up(const char *name)
+{
+    void *function = dlsym(driver, name);
+    if (function == NULL) {
+        fprintf(stderr, "overhead: the driver has no %s\n", name);
+        exit(1);
+    }
+    return function;
+}
+
+static void expect(int result, const char *what)
+{
+    if (result != 0) {
+        fprintf(stderr, "overhead: %s answers %d\n", what, result);
+        exit(1);
+    }
+}
+
+static void pin(unsigned cpu)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    (void)sched_setaffinity(0, sizeof set, &set); /* without it the figures only spread more */
+}
+
+static void start_driver(void)
+{
+    driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (driver == NULL) {
+        fprintf(stderr, "overhead: %s\n", dlerror());
+        exit(1);
+    }
+    expect(((int (*)(unsigned))look_up("cuInit"))(0), "cuInit");
+    expect(((int (*)(void **, int))look_up("cuDevicePrimaryCtxRetain"))(&context, 0), "cuDevicePrimaryCtxRetain");
+    expect(((int (*)(void *))look_up("cuCtxSetCurrent"))(context), "cuCtxSetCurrent");
+}
+
+static void measure_launch(void)
+{
+    launch_type *launch = (launch_type *)look_up("cuLaunchKernel");
+    void *module = NULL;
+    void *function = NULL;
+    expect(((int (*)(void **, const void *))look_up("cuModuleLoadData"))(&module, ".version 7.0"), "cuModuleLoadData");
+    expect(((int (*)(void **, void *, const char *))look_up("cuModuleGetFunction"))(&function, module, "sim_us1"),
+           "cuModuleGetFunction");
+    uint64_t least = UINT64_MAX;
+    for (int batch = 0; batch < BATCHES; batch++) {
+        uint64_t began = now_ns();
+        for (int i = 0; i < LAUNCHES; i++)
+            expect(launch(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+        uint64_t took = now_ns() - began;
+        least = took < least ? took : least;
+    }
+    printf("launch %.2f ns\n", (double)least / LAUNCHES);
+}
+
+struct worker {
+    double alloc_ns, free_ns, pairs_per_second;
+    unsigned cpu;
+};
+
+static void *run_pairs(void *argument)
+{
+    struct worker *worker = argument;
+    static __thread uint64_t pointers[PAIRS];
+    uint64_t least_alloc = UINT64_MAX, least_free = UINT64_MAX;
+    pin(worker->cpu);
+    expect(((int (*)(void *))look_up("cuCtxSetCurrent"))(context), "cuCtxSetCurrent");
+    uint64_t start = now_ns();
+    for (int batch = 0; batch < BATCHES; batch++) {
+        uint64_t began = now_ns();
+        for (int i = 0; i < PAIRS; i++)
+            expect(mem_alloc(&pointers[i], ALLOCATION_BYTES), "cuMemAlloc");
+        uint64_t middle = now_ns();
+        for (int i = 0; i < PAIRS; i++)
+            expect(mem_free(pointers[i]), "cuMemFree");
+        uint64_t ended = now_ns();
+        least_alloc = middle - began < least_alloc ? middle - began : least_alloc;
+        least_free = ended - middle < least_free ? ended - middle : least_free;
+    }
+    worker->alloc_ns = (double)least_alloc / PAIRS;
+    worker->free_ns = (double)least_free / PAIRS;
+    worker->pairs_per_second = (double)BATCHES * PAIRS * 1e9 / (double)(now_ns() - start);
+    return NULL;
+}
+
+static void measure_memory(unsigned long live, unsigned threads)
+{
+    struct worker workers[MOST_THREADS] = {0};
+    pthread_t handles[MOST_THREADS];
+    mem_alloc = (int (*)(uint64_t *, size_t))look_up("cuMemAlloc_v2");
+    mem_free = (int (*)(uint64_t))look_up("cuMemFree_v2");
+    uint64_t pointer;
+    for (unsigned long i = 0; i < live; i++)
+        expect(mem_alloc(&pointer, ALLOCATION_BYTES), "cuMemAlloc");
+    for (unsigned i = 0; i < threads; i++) {
+        workers[i].cpu = i;
+        if (pthread_create(&handles[i], NULL, run_pairs, &workers[i]) != 0)
+            exit(1);
+    }
+    double pairs = 0;
+    for (unsigned i = 0; i < threads; i++) {
+        pthread_join(handles[i], NULL);
+        pairs += workers[i].pairs_per_second;
+    }
+    printf("alloc %.1f ns\nfree %.1f ns\npairs %.0f 1/s\n", workers[0].alloc_ns, workers[0].free_ns, pairs);
+}
+
+int main(int count, char **arguments)
+{
+    pin(0);
+    uint64_t began = now_ns();
+    start_driver();
+    if (count >= 2 && strcmp(arguments[1], "init") == 0) {
+        printf("init %.0f ns\n", (double)(now_ns() - began));
+    } else if (count >= 2 && strcmp(arguments[1], "launch") == 0) {
+        measure_launch();
+    } else if (count == 4 && strcmp(arguments[1], "memory") == 0) {
+        unsigned long threads = strtoul(arguments[3], NULL, 10);
+        measure_memory(strtoul(arguments[2], NULL, 10), threads > MOST_THREADS ? MOST_THREADS : (unsigned)threads);
+    } else {
+        fprintf(stderr, "overhead: init | launch | memory LIVE THREADS\n");
+        return 2;
+    }
+    return 0;
+}
