@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import gzip
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import structlog
 import trio
 from prometheus_client.core import Metric
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from hypervisor.metrics.collectors import COLLECTORS, Collect
 from hypervisor.metrics.family import Families
+from hypervisor.metrics.text import Format, wanted_format, wants_gzip, write
 from hypervisor.metrics.view import MetricsView
 
 KEEP_SECONDS = 1.0
-_KEPT_PAGES = 4
 _GZIP_LEVEL = 1  # level 9 takes 20 times as long for a tenth less
 
 
@@ -50,32 +47,27 @@ class Exposition:
         self._collectors = collectors
         self._keep_seconds = keep_seconds
         self._lock = trio.Lock()
-        self._kept: dict[tuple[str, str], tuple[float, Page]] = {}
+        self._kept: dict[tuple[Format, str], tuple[float, Page]] = {}
         self._last_success: dict[str, float] = {}
 
     async def render(self, accept: str, accept_encoding: str) -> Page:
         """The page in the format and encoding that the request's headers ask for. Cancel-safe."""
-        encoding = "gzip" if _accepts_gzip(accept_encoding) else ""
-        _, content_type = choose_encoder(accept)
-        key = (content_type, encoding)
+        encoding = "gzip" if wants_gzip(accept_encoding) else ""
+        form = wanted_format(accept)
+        key = (form, encoding)
         async with self._lock:
             made_at, page = self._kept.get(key, (float("-inf"), None))
             if page is None or trio.current_time() - made_at > self._keep_seconds:
                 view = self._take_view()
-                page = await trio.to_thread.run_sync(self._make, view, accept, encoding)
-                if len(self._kept) >= _KEPT_PAGES:
-                    self._kept.clear()  # the client chooses part of the key; it must not choose our memory
+                page = await trio.to_thread.run_sync(self._make, view, form, encoding)
                 self._kept[key] = (trio.current_time(), page)
             return page
 
-    def _make(self, view: MetricsView, accept: str, encoding: str) -> Page:
-        families = tuple(self._collect(view))
-        encode, content_type = choose_encoder(accept)
-        # The encoders only call collect(); the class is prometheus_client's word for that.
-        body = encode(cast("Collector", _Collected(families)))
+    def _make(self, view: MetricsView, form: Format, encoding: str) -> Page:
+        body = write(self._collect(view), form)
         if encoding:
             body = gzip.compress(body, _GZIP_LEVEL)
-        return Page(content_type=content_type, encoding=encoding, body=body)
+        return Page(content_type=form.value, encoding=encoding, body=body)
 
     def _collect(self, view: MetricsView) -> Iterator[Metric]:
         own = Families()
@@ -100,21 +92,3 @@ class Exposition:
                 collector=name,
             )
         yield from own.families()
-
-
-class _Collected:
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
-
-
-def _accepts_gzip(header: str) -> bool:
-    """Whether an Accept-Encoding header allows gzip; a weight of 0 refuses it."""
-    for part in header.split(","):
-        name, _, parameters = part.partition(";")
-        if name.strip().lower() in {"gzip", "*"}:
-            weight = parameters.replace(" ", "").removeprefix("q=")
-            return weight.strip("0.") != "" or parameters == ""
-    return False
