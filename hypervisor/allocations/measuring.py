@@ -103,6 +103,8 @@ def _follow_overhead(held: Held, place: int, view: DriverView) -> None:
     memory, survey = held.devices[place], held.survey
     if survey is None or held.files is None:
         return
+    if memory.overhead_bytes is None:
+        memory.overhead_bytes = _overhead_in_file(held, place)
     accounts, word = _accounts(held, place), survey.devices[place].total_word
     quiet = memory.total_word == word and memory.surveyed_at <= view.observed_at <= survey.at
     before, memory.accounted_by_pid = (
@@ -132,12 +134,20 @@ def _follow_overhead(held: Held, place: int, view: DriverView) -> None:
     _write_overhead(held, place, total, view.observed_at if complete else None)
 
 
+def _overhead_in_file(held: Held, place: int) -> int | None:
+    """What an earlier daemon has written."""
+    assert held.files is not None
+    try:
+        return held.files.shm.control(place).overhead_bytes
+    except LimitFileError as error:
+        held.lose_files(error)
+        return None
+
+
 def _write_overhead(held: Held, place: int, overhead: int, measured_at: float | None) -> None:
     assert held.files is not None
     memory = held.devices[place]
     try:
-        if memory.overhead_bytes is None:
-            memory.overhead_bytes = held.files.shm.control(place).overhead_bytes
         if overhead != memory.overhead_bytes:
             held.files.shm.set_overhead(place, overhead)
             memory.overhead_bytes = overhead

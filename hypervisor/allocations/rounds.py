@@ -26,6 +26,7 @@ class Rounds:
         self._buffer = new_survey_buffer()
         self._sequence = -1
         self._round_at = float("-inf")
+        self._attended_at = float("-inf")  # when all were last looked for
         self._recent: dict[int, float] = {}  # host pids of our allocations, and when they were last seen
 
     def with_ground(self, ground: Ground) -> Rounds:
@@ -40,7 +41,7 @@ class Rounds:
         if inventory.sequence == self._sequence and began - self._round_at < ROUND_SECONDS:
             return []
         self._sequence, self._round_at = inventory.sequence, began
-        self.attend(all_held)
+        self._attend_all(all_held)
         self._find_bypassing(all_held, inventory)
         for held in all_held:
             measure(held, inventory, self._ground.tell)
@@ -61,10 +62,15 @@ class Rounds:
             self._recent |= {process.host_pid: now for process in held.processes if process.host_pid is not None}
         self._recent = {pid: at for pid, at in self._recent.items() if now - at < REMEMBERED_SECONDS}
 
+    def _attend_all(self, all_held: list[Held]) -> None:
+        self._attended_at = time.monotonic()
+        self.attend(all_held)
+
     def attributed(self, all_held: list[Held], inventory: Inventory) -> tuple[dict[str, set[int]], dict[str, int]]:
         """By GPU UUID, the host pids of our allocations and the bytes that they account."""
-        if unattributed_pids(inventory, self._recent):
-            self.attend(all_held)  # perhaps they attached since the last round
+        # Whom the driver lists has attached before, so who is looked for after its reading is seen.
+        if self._attended_at <= inventory.observed_at and unattributed_pids(inventory, self._recent):
+            self._attend_all(all_held)
         strangers = unattributed_pids(inventory, self._recent)
         owners = _owner_pids(all_held)
         ours = set(self._recent) | {

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,10 +34,32 @@ static void follow(uint64_t *last, uint64_t state, uint32_t *backward)
     *last = state;
 }
 
+/* The next stretch of the file that holds data, as far as it was looked for. */
+struct stretch {
+    uint64_t begin;
+    uint64_t end;
+};
+
+/* A hole reads as zeros, so nobody needs to read it. Where the file system
+ * does not say, everything is data. */
+static bool in_a_hole(int descriptor, uint64_t offset, struct stretch *data)
+{
+    if (offset >= data->end) {
+        off_t begin = lseek(descriptor, (off_t)offset, SEEK_DATA);
+        off_t end = begin < 0 ? begin : lseek(descriptor, begin, SEEK_HOLE);
+        if (end >= 0) /* casts: not negative */
+            *data = (struct stretch){.begin = (uint64_t)begin, .end = (uint64_t)end};
+        else
+            *data = (struct stretch){.begin = begin < 0 && errno == ENXIO ? UINT64_MAX : offset, .end = UINT64_MAX};
+    }
+    return offset < data->begin;
+}
+
 int hv_usage_survey(int descriptor, const struct hv_usage_view *view, int full, uint64_t *states,
                     struct hv_usage_survey *survey)
 {
     struct hv_slot_occupancy occupancy;
+    struct stretch data = {0};
     survey->slot_count = 0;
     survey->hidden_count = 0;
     survey->backward_count = 0;
@@ -57,7 +80,7 @@ int hv_usage_survey(int descriptor, const struct hv_usage_view *view, int full, 
             follow(&states[slot], into->state, &survey->backward_count);
             if (phase_of(into->state) != HV_SLOT_FREE)
                 survey->slot_numbers[survey->slot_count++] = slot;
-        } else if (full || states[slot] != 0) {
+        } else if (states[slot] != 0 || (full && !in_a_hole(descriptor, offset, &data))) {
             uint64_t state;
             result = read_at(descriptor, &state, sizeof state, offset);
             if (result != 0)
