@@ -1,0 +1,140 @@
+"""What the limiter adds to the driver's calls: nanoseconds on a driver that does nothing.
+
+Runs with and without the library alternate, so that a slow moment of the machine meets both; of each the least counts,
+because whatever else runs can only make a run slower.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from buildsupport.native import ROOT, WARNINGS, compiler
+from tests.bench.figure import Figure
+
+ROUNDS = 5
+SECONDS = 120
+LIMITER = ROOT / "hypervisor" / "native" / "libcuda_limiter.so"
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
+GIB = 1 << 30
+NOT_LIMITED, LIMITED = 1_000_000, 900_000
+DEVICE = "no-op driver"
+
+
+@dataclass(frozen=True)
+class Programs:
+    overhead: Path
+    limit_files: Path
+    driver: Path  # the folder of a libcuda.so.1 that does nothing
+
+
+def compiled(folder: Path, output: str, *sources: str, flags: tuple[str, ...] = ()) -> Path:
+    target = folder / output
+    includes = [f"-I{ROOT / 'limiter' / part}" for part in ("include", "src", "tests")]
+    inputs = [str(ROOT / "limiter" / source) for source in sources]
+    subprocess.run(
+        [*compiler(), "-std=c11", "-O2", "-pthread", *WARNINGS, *includes, *inputs, "-o", str(target), *flags],
+        check=True,
+    )
+    return target
+
+
+def prepare(folder: Path) -> Programs:
+    flags = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
+    return Programs(
+        overhead=compiled(folder, "overhead", "bench/overhead.c", flags=("-ldl",)),
+        limit_files=compiled(folder, "limit_files", "tests/limit_files.c", "tests/file_maker.c"),
+        driver=compiled(folder, "libcuda.so.1", "tests/fake_driver.c", flags=flags).parent,
+    )
+
+
+def run(programs: Programs, limits: Path | None, *arguments: str) -> dict[str, float]:
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "SIM_"))}
+    variables["LD_LIBRARY_PATH"] = str(programs.driver)
+    if limits is not None:
+        variables |= {"LD_PRELOAD": str(LIMITER), "TF_SHM_PATH": str(limits)}
+    done = subprocess.run(
+        [str(programs.overhead), *arguments], env=variables, capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    return {name: float(value) for name, value, _ in (line.split() for line in done.stdout.splitlines())}
+
+
+def alternated(
+    programs: Programs, limits: Path, share: int, *arguments: str
+) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """The runs without and with the library, in turn; fresh limit files for each run with it."""
+    bare, limited = [], []
+    for _ in range(ROUNDS):
+        bare.append(run(programs, None, *arguments))
+        subprocess.run([str(programs.limit_files), "make", str(limits), UUID, str(64 * GIB), str(share)], check=True)
+        limited.append(run(programs, limits, *arguments))
+    return bare, limited
+
+
+def added(
+    name: str,
+    runs: tuple[list[dict[str, float]], list[dict[str, float]]],
+    key: str,
+    target: float | None,
+    unit: str = "ns",
+    scale: float = 1,
+) -> Figure:
+    bare = [one[key] / scale for one in runs[0]]
+    limited = [one[key] / scale for one in runs[1]]
+    base = min(bare)
+    value = min(limited) - base
+    return Figure(
+        name=name,
+        value=value,
+        unit=unit,
+        target="" if target is None else f"<= {target:g} {unit}",
+        holds=None if target is None else value <= target,
+        least=value,
+        most=max(limited) - base,
+        baseline=base,
+        device=DEVICE,
+        note=f"least of {ROUNDS} alternated runs; baseline without the library",
+    )
+
+
+def scaling(runs: Callable[[str], tuple[list[dict[str, float]], list[dict[str, float]]]]) -> Figure:
+    one, two = runs("1"), runs("2")
+    bare = max(r["pairs"] for r in two[0]) / max(r["pairs"] for r in one[0])
+    limited = max(r["pairs"] for r in two[1]) / max(r["pairs"] for r in one[1])
+    return Figure(
+        name="alloc and free, two threads against one",
+        value=limited,
+        unit="x",
+        target=">= 1.7 x",
+        holds=limited >= 1.7,
+        baseline=bare,
+        device=DEVICE,
+        note="pairs per second; baseline without the library",
+    )
+
+
+def measure() -> list[Figure]:
+    with tempfile.TemporaryDirectory(prefix="limiter-bench-") as name:
+        folder = Path(name)
+        limits = folder / "limits"
+        limits.mkdir()
+        programs = prepare(folder)
+
+        def runs(share: int, *arguments: str) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+            return alternated(programs, limits, share, *arguments)
+
+        figures = [
+            added("launch, no compute limit", runs(NOT_LIMITED, "launch"), "launch", 5),
+            added("launch, limited and not blocked", runs(LIMITED, "launch"), "launch", 25),
+        ]
+        for live in ("0", "1000", "100000"):
+            pairs = runs(NOT_LIMITED, "memory", live, "1")
+            figures.append(added(f"alloc with {live} live", pairs, "alloc", 200))
+            figures.append(added(f"free with {live} live", pairs, "free", 200))
+        figures.append(scaling(lambda threads: runs(NOT_LIMITED, "memory", "0", threads)))
+        figures.append(added("start of a process, to cuInit", runs(LIMITED, "init"), "init", 1000, "us", 1000))
+        return figures
