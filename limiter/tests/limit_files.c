@@ -1,7 +1,7 @@
 /*
  * limit_files: the daemon's part for tests and benches that have no daemon.
  *
- *   limit_files make DIRECTORY UUID VRAM_BYTES SHARE_PPM [CONTEXT_BYTES]
+ *   limit_files make DIRECTORY UUID VRAM_BYTES SHARE_PPM [CONTEXT_BYTES [BURST_NS]]
  *   limit_files set DIRECTORY UUID VRAM_BYTES SHARE_PPM   the same, in place
  *   limit_files freeze DIRECTORY 0|1
  *   limit_files show DIRECTORY                            one JSON object
@@ -105,6 +105,8 @@ int main(int count, char **arguments)
     if ((strcmp(command, "make") == 0 || strcmp(command, "set") == 0) && count >= 6) {
         struct hv_limits limits = soft_limits(arguments[3], strtoull(arguments[4], NULL, 10),
                                               (uint32_t)strtoul(arguments[5], NULL, 10));
+        if (count > 7)
+            limits.devices[0].burst_ns = strtoull(arguments[7], NULL, 10);
         publish_limits(&files, &limits);
         arm(&files);
         return 0;

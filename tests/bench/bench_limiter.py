@@ -19,8 +19,10 @@ from tests.bench.figure import Figure
 ROUNDS = 5
 SECONDS = 120
 LIMITER = ROOT / "hypervisor" / "native" / "libcuda_limiter.so"
-UUID = "GPU-00000000-0000-0000-0000-000000000001"
+NOOP = ROOT / "hypervisor" / "native" / "noop"
+UUID = "GPU-00000000-0000-0000-0000-00000000000f"  # of the driver that does nothing
 GIB = 1 << 30
+ENDLESS_BURST_NS = 10**15  # so that no launch is blocked
 NOT_LIMITED, LIMITED = 1_000_000, 900_000
 DEVICE = "no-op driver"
 
@@ -29,7 +31,6 @@ DEVICE = "no-op driver"
 class Programs:
     overhead: Path
     limit_files: Path
-    driver: Path  # the folder of a libcuda.so.1 that does nothing
 
 
 def compiled(folder: Path, output: str, *sources: str, flags: tuple[str, ...] = ()) -> Path:
@@ -44,17 +45,15 @@ def compiled(folder: Path, output: str, *sources: str, flags: tuple[str, ...] = 
 
 
 def prepare(folder: Path) -> Programs:
-    flags = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
     return Programs(
         overhead=compiled(folder, "overhead", "bench/overhead.c", flags=("-ldl",)),
         limit_files=compiled(folder, "limit_files", "tests/limit_files.c", "tests/file_maker.c"),
-        driver=compiled(folder, "libcuda.so.1", "tests/fake_driver.c", flags=flags).parent,
     )
 
 
 def run(programs: Programs, limits: Path | None, *arguments: str) -> dict[str, float]:
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "SIM_"))}
-    variables["LD_LIBRARY_PATH"] = str(programs.driver)
+    variables["LD_LIBRARY_PATH"] = str(NOOP)
     if limits is not None:
         variables |= {"LD_PRELOAD": str(LIMITER), "TF_SHM_PATH": str(limits)}
     done = subprocess.run(
@@ -70,7 +69,17 @@ def alternated(
     bare, limited = [], []
     for _ in range(ROUNDS):
         bare.append(run(programs, None, *arguments))
-        subprocess.run([str(programs.limit_files), "make", str(limits), UUID, str(64 * GIB), str(share)], check=True)
+        make = [
+            str(programs.limit_files),
+            "make",
+            str(limits),
+            UUID,
+            str(64 * GIB),
+            str(share),
+            "0",
+            str(ENDLESS_BURST_NS),
+        ]
+        subprocess.run(make, check=True)
         limited.append(run(programs, limits, *arguments))
     return bare, limited
 
