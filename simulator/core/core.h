@@ -96,6 +96,8 @@ int sim_stream_open(struct sim_machine *machine, uint32_t gpu, uint32_t process,
 void sim_stream_close(struct sim_machine *machine, uint32_t stream);
 /* Appends an item; waits while the ring is full. SIM_GPU_GONE when the GPU is lost. */
 int sim_stream_push(struct sim_machine *machine, uint32_t stream, const struct sim_item *item);
+/* What is pushed from now on waits for what `other`, a stream of the same GPU, has been given so far. */
+int sim_stream_follow(struct sim_machine *machine, uint32_t stream, uint32_t other);
 /* 1: all work done; 0: not yet. */
 int sim_stream_idle(struct sim_machine *machine, uint32_t stream);
 /* Waits until all work enqueued before the call is done. SIM_GPU_GONE as above. */

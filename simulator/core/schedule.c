@@ -65,11 +65,11 @@ void sim_stream_drop(struct sim_machine *machine, uint32_t index)
     sim_stream_deactivate(machine, &machine->gpu[stream->gpu], index);
 }
 
-/* Takes all items from the head of a stream that need no time. Returns non-zero when an event was recorded. */
+/* Takes all items from the head of a stream that need no time. Returns non-zero when another stream may have waited for one. */
 static int resolve(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t index)
 {
     struct sim_stream *stream = &machine->streams[index];
-    int recorded = 0;
+    int moved = 0;
     while (stream->head != stream->tail) {
         struct sim_item *item = head_item(machine, index);
         switch (item->kind) {
@@ -79,32 +79,38 @@ static int resolve(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t in
                 event->time_ns = gpu->now_ns;
                 __atomic_store_n(&event->done, item->b, __ATOMIC_RELEASE); /* the time is there before it counts */
             }
-            recorded = 1;
             break;
         }
         case SIM_ITEM_EVENT_WAIT:
             if (__atomic_load_n(&machine->events[item->a].done, __ATOMIC_ACQUIRE) < item->b) /* may be another GPU's */
-                return recorded;
+                return moved;
             break;
+        case SIM_ITEM_STREAM_WAIT: {
+            const struct sim_stream *other = &machine->streams[item->a];
+            if (other->state && other->generation == item->bytes && (int64_t)(item->b - other->head) > 0) /* free-running: the sign of the difference */
+                return moved;
+            break;
+        }
         case SIM_ITEM_RELEASE:
             sim_ledger_sub(machine, stream->gpu, stream->process, item->bytes);
             break;
         case SIM_ITEM_HOST:
             item->started = 1; /* its turn has come; the owner pops it */
-            return recorded;
+            return moved;
         case SIM_ITEM_KERNEL:
         case SIM_ITEM_COPY:
         case SIM_ITEM_DELAY:
             if (item->work != 0)
-                return recorded;
+                return moved;
             break;
         default: /* torn by a killed writer: nothing can be done with it */
             break;
         }
         pop(stream);
+        moved = 1;
     }
     sim_stream_deactivate(machine, gpu, index);
-    return recorded;
+    return moved;
 }
 
 static void resolve_all(struct sim_machine *machine, struct sim_gpu *gpu)

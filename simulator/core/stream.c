@@ -40,7 +40,9 @@ int sim_stream_open(struct sim_machine *machine, uint32_t gpu, uint32_t process,
         struct sim_stream *stream = &machine->streams[i];
         if (stream->state)
             continue;
+        uint64_t generation = stream->generation + 1;
         memset(stream, 0, sizeof *stream);
+        stream->generation = generation;
         stream->process = process;
         stream->process_generation = machine->processes[process].generation;
         stream->gpu = gpu;
@@ -92,7 +94,7 @@ static void wait_for_work(struct sim_machine *machine, uint32_t index, uint64_t 
     uint64_t now = machine->gpu[gpu].now_ns;
     uint64_t until = now + least_ns(bound_work);
     const struct sim_item *item = &machine->rings[index][stream->head % SIM_RING_ITEMS];
-    if (item->kind == SIM_ITEM_EVENT_WAIT || item->kind == SIM_ITEM_HOST || bound_work == 0) {
+    if (item->kind == SIM_ITEM_EVENT_WAIT || item->kind == SIM_ITEM_STREAM_WAIT || item->kind == SIM_ITEM_HOST || bound_work == 0) {
         uint64_t next = sim_schedule_next(machine, gpu);
         if (next == UINT64_MAX && machine->system.clock_mode == SIM_CLOCK_REAL)
             next = now + LOOK_AGAIN_NS;
@@ -149,6 +151,14 @@ int sim_stream_push(struct sim_machine *machine, uint32_t index, const struct si
         sim_stream_activate(machine, gpu, index);
     sim_unlock_gpu(machine, stream->gpu);
     return SIM_OK;
+}
+
+int sim_stream_follow(struct sim_machine *machine, uint32_t stream, uint32_t other)
+{
+    const struct sim_stream *row = &machine->streams[other];
+    /* The tail only grows by the owner's own calls; acquire: with it goes the item in front of it. */
+    struct sim_item item = {.kind = SIM_ITEM_STREAM_WAIT, .a = other, .b = __atomic_load_n(&row->tail, __ATOMIC_ACQUIRE), .bytes = row->generation};
+    return sim_stream_push(machine, stream, &item);
 }
 
 int sim_stream_idle(struct sim_machine *machine, uint32_t index)

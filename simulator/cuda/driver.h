@@ -24,6 +24,7 @@ struct CUctx_st {
     uint32_t attached;         /* calls of cuCtxAttach not yet undone */
     CUstream legacy;           /* the default stream */
     CUstream streams;          /* all streams of the context, linked by next */
+    uint32_t blocking;         /* streams other than the legacy one that keep order with it */
     uint64_t limits[CU_LIMIT_MAX];
     uint32_t peers;            /* bit n: may access device n */
     CUcontext next;            /* of all contexts */
@@ -43,7 +44,8 @@ struct CUstream_st {
     CUgraphNode *capture_after; /* what the next node will depend on */
     size_t capture_after_count;
     uint64_t capture_id;
-    uint32_t host_functions;   /* enqueued and not yet called */
+    uint64_t legacy_tail;      /* how far this stream was made to wait for the legacy one */
+    uint64_t followed_tail;    /* how far the legacy stream was made to wait for this one */
     CUstream next;
 };
 

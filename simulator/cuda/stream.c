@@ -25,6 +25,8 @@ CUresult sim_stream_create(CUcontext context, uint32_t flags, int32_t priority, 
     stream->id = sim_driver.next_id++;
     stream->next = context->streams;
     context->streams = stream;
+    if (stream != context->legacy && context->legacy && !(flags & CU_STREAM_NON_BLOCKING))
+        __atomic_fetch_add(&context->blocking, 1, __ATOMIC_RELAXED); /* relaxed: read by threads that know of the stream anyway */
     sim_unlock_driver();
     *out = stream;
     return CUDA_SUCCESS;
@@ -40,6 +42,8 @@ void sim_stream_free(CUstream stream)
             break;
         }
     stream->kind = HANDLE_DEAD;
+    if (stream != stream->context->legacy && !(stream->flags & CU_STREAM_NON_BLOCKING))
+        __atomic_fetch_sub(&stream->context->blocking, 1, __ATOMIC_RELAXED); /* relaxed: as above */
     free(stream->capture_after);
     stream->capture_after = NULL;
     sim_unlock_driver();
@@ -96,7 +100,45 @@ CUresult sim_enter_stream(const char *call, int per_thread, CUstream given, CUst
     return result;
 }
 
-CUresult sim_enqueue(CUstream stream, const struct sim_item *item) { return sim_result(sim_stream_push(sim_here(), stream->row, item)); }
+/* The row's tail, if it has work left that nobody was made to wait for yet. Acquire: with the tail goes the item in front of it. */
+static int unfinished(uint32_t row, uint64_t seen, uint64_t *tail)
+{
+    const struct sim_stream *stream = &sim_here()->streams[row];
+    *tail = __atomic_load_n(&stream->tail, __ATOMIC_ACQUIRE);
+    return *tail != seen && *tail != __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE);
+}
+
+/* Work on the legacy stream comes after all earlier work on blocking streams of its context, and theirs after its. */
+static void keep_order(CUstream stream)
+{
+    CUcontext context = stream->context;
+    uint32_t rows[64], count = 0;
+    uint64_t tail;
+    if (__atomic_load_n(&context->blocking, __ATOMIC_RELAXED) == 0 || (stream->flags & CU_STREAM_NON_BLOCKING)) /* relaxed: see where it is counted */
+        return;
+    if (stream != context->legacy) {
+        if (unfinished(context->legacy->row, stream->legacy_tail, &tail)) {
+            stream->legacy_tail = tail;
+            sim_stream_follow(sim_here(), stream->row, context->legacy->row);
+        }
+        return;
+    }
+    sim_lock_driver();
+    for (CUstream other = context->streams; other && count < sizeof rows / sizeof *rows; other = other->next)
+        if (other != stream && !(other->flags & CU_STREAM_NON_BLOCKING) && unfinished(other->row, other->followed_tail, &tail)) {
+            other->followed_tail = tail;
+            rows[count++] = other->row;
+        }
+    sim_unlock_driver();
+    for (uint32_t i = 0; i < count; i++)
+        sim_stream_follow(sim_here(), stream->row, rows[i]);
+}
+
+CUresult sim_enqueue(CUstream stream, const struct sim_item *item)
+{
+    keep_order(stream);
+    return sim_result(sim_stream_push(sim_here(), stream->row, item));
+}
 
 CUresult sim_stream_drain(CUstream stream)
 {

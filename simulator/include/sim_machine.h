@@ -234,6 +234,7 @@ enum sim_item_kind {
     SIM_ITEM_HOST = 5,        /* waits for the owner to call a function; `a` is the owner's cookie */
     SIM_ITEM_RELEASE = 6,     /* `bytes` go back to the ledger when the stream gets here */
     SIM_ITEM_DELAY = 7,       /* takes `work` without using the GPU */
+    SIM_ITEM_STREAM_WAIT = 8, /* until stream `a` of the same GPU, in its generation `bytes`, has done its items before `b` */
 };
 enum sim_engine { SIM_ENGINE_H2D = 0, SIM_ENGINE_D2H = 1, SIM_ENGINE_D2D = 2, SIM_ENGINES = 3 };
 
@@ -263,7 +264,8 @@ struct sim_stream {
     uint64_t head, tail;  /* free-running; items are [head, tail) modulo SIM_RING_ITEMS */
     uint64_t pushed_work; /* work ever enqueued, and the part of it done: the difference is the least */
     uint64_t done_work;   /* time that the stream still needs */
-    uint64_t spare[4];
+    uint64_t generation;  /* grows with each new owner of the row */
+    uint64_t spare[3];
 };
 
 struct sim_event {

@@ -147,6 +147,20 @@ static void events_and_streams(void)
         sim_machine_step(machine, 1);
         OK(cuStreamQuery(first));
         OK(cuStreamQuery(second));
+        CUstream blocking; /* unlike the two others, it keeps order with the legacy stream */
+        OK(cuStreamCreate(&blocking, 0));
+        OK(launch(function, 2, blocking));
+        OK(launch(function, 2, NULL));
+        OK(launch(function, 2, blocking));
+        OK(launch(function, 2, first));
+        sim_machine_step(machine, 700000);
+        OK(cuStreamQuery(first));
+        SAME(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
+        sim_machine_step(machine, 700000);
+        OK(cuStreamQuery(NULL));
+        SAME(cuStreamQuery(blocking), CUDA_ERROR_NOT_READY);
+        sim_machine_step(machine, 700000);
+        OK(cuStreamQuery(blocking));
         OK(cuEventDestroy_v2(end));
         SAME(cuEventQuery(middle), CUDA_SUCCESS);
         _exit(0);
