@@ -103,7 +103,9 @@ static void wait_for_work(struct sim_machine *machine, uint32_t index, uint64_t 
             until = min_u64(until, now + max_u64(LOOK_AGAIN_NS, least_ns(bound_work)));
     }
     uint32_t foreign = foreign_gpu(machine, index);
-    uint32_t seen = __atomic_load_n(&stream->wake, __ATOMIC_ACQUIRE);
+    /* What no clock brings (a host function) may be another stream's: then every wake-up is worth a look. */
+    const uint32_t *word = machine->system.clock_mode == SIM_CLOCK_VIRTUAL && until == UINT64_MAX ? &machine->clock_wake : &stream->wake;
+    uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE); /* pairs with sim_wake */
     sim_unlock_gpu(machine, gpu);
     if (foreign < machine->gpu_count) {
         sim_enter_gpu(machine, foreign);
@@ -112,7 +114,7 @@ static void wait_for_work(struct sim_machine *machine, uint32_t index, uint64_t 
         if (next != UINT64_MAX)
             until = min_u64(until, next);
     }
-    sim_wait(machine, until, &stream->wake, seen);
+    sim_wait(machine, until, word, seen);
     sim_enter_gpu(machine, gpu);
 }
 

@@ -1,5 +1,5 @@
 /* test: sources=simulator/core/?*.c,simulator/cuda/?*.c include=simulator/include,simulator/core,simulator/cuda
-   variants=plain,address */
+   variants=address,thread */
 /* The driver as a program sees it. Each case is a process of its own with a fresh driver. */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* test: sources=simulator/core/?*.c,simulator/cuda/?*.c include=simulator/include,simulator/core,simulator/cuda
-   variants=plain,address flags=-rdynamic */
+   variants=plain flags=-rdynamic */
 /* cuGetProcAddress: what real drivers (535, 550, 555) were measured to answer, row by row. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 /* test: sources=simulator/core/?*.c,simulator/cuda/?*.c include=simulator/include,simulator/core,simulator/cuda
-   variants=plain,address */
+   variants=plain */
 /* Time: who gets the GPU when, on the virtual clock to the nanosecond, and roughly on the real one. */
 #include "rig.h"
 
@@ -87,6 +87,19 @@ static void mps_shares_the_sms(void)
     run_virtual(machine, begin + 1 + 100 * MS, 2);
     SAME(usage_of(machine, "c").launches - c0, 500);
     SAME(usage_of(machine, "d").launches - d0, 500);
+    stop(a);
+    stop(b);
+    sim_machine_reap(machine);
+    begin = sim_now(machine);
+    CHECK(setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30", 1) == 0);
+    a = busy_child("e", "sim_us100", 10); /* would like all SMs, gets three of ten */
+    unsetenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+    b = busy_child("f", "sim_us100", 7);
+    run_virtual(machine, begin + 1, 2);
+    uint64_t e0 = usage_of(machine, "e").launches, f0 = usage_of(machine, "f").launches;
+    run_virtual(machine, begin + 1 + 100 * MS, 2);
+    SAME(usage_of(machine, "e").launches - e0, 1000); /* so both run at full speed */
+    SAME(usage_of(machine, "f").launches - f0, 1000);
     stop(a);
     stop(b);
     sound(machine);
