@@ -17,7 +17,7 @@ from hypervisor.simulation import machine as machines
 from hypervisor.simulation.environment import environment
 from hypervisor.simulation.profiles import load_description
 
-SECONDS = 30
+SECONDS = 60
 
 Ask = Callable[..., Any]
 

@@ -13,7 +13,7 @@ from hypervisor.simulation.document import DocumentError
 from hypervisor.simulation.environment import environment, library_folder
 from hypervisor.simulation.faults import ACTIONS
 from hypervisor.simulation.machine import MachineError, create, destroy, opened, prepared
-from hypervisor.simulation.profiles import load_profile
+from hypervisor.simulation.profiles import load_description, load_profile
 
 lib = _machine.lib
 
@@ -46,6 +46,36 @@ def test_what_is_written_is_what_is_shown(tmp_path: Path) -> None:
         assert (gpu["links"], gpu["links_active"], gpu["numa_node"]) == (12, 12, described.numa_node)
     assert shown["processes"] == shown["groups"] == shown["faults"] == shown["notices"] == []
     assert shown["streams"] == {"open": 0, "active": 0}
+
+
+EXTREME = """\
+version: 1
+driver: {version: "1.2.3.4.5.6.7.8.9.10.11.12.13.14.15.16.17.18.19.20.21.22", cuda: 99990}
+clock: {mode: virtual, scale: 1000}
+host: {numa_nodes: 16, cpus_per_node: 64}
+gpus: [{count: 16, profile: h100-sxm-80gb, numa: 15, memory: 1023Gi, context: 0}]
+nvlink: {topology: mesh, links_per_gpu: 15}
+kernels: [{match: "éééééééééééééééééééééééééééééééééééééééééééééé", ns: 1000000000000, ns_per_block: 1000000000}]
+sampling: {window_ms: 1000}
+scheduling: {slice: 1s, launch_latency: 1s}
+faults:
+  - {call: "*", value: 9223372036854775807, at: 86400000s, for: 86400000s, count: 9223372036854775807}
+  - {call: "*", value: -9223372036854775808}
+"""
+
+
+def test_whatever_the_description_allows_can_be_written(tmp_path: Path) -> None:
+    yaml = tmp_path / f"{'ü' * 60}.yaml"
+    yaml.write_text(EXTREME)
+    create(tmp_path / "m", load_description(str(yaml)))
+    with opened(tmp_path / "m") as machine:
+        shown = machine.show()
+        assert machine.check() == []
+        machine.step(10**15)
+    assert shown["profile"] == "ü" * 31  # 63 bytes, without half a letter
+    assert [gpu["links_active"] for gpu in shown["gpus"]] == [15] * 16
+    assert shown["faults"][0]["until_ns"] == 2 * 86_400_000 * 10**9
+    assert shown["faults"][1]["value"] == -(2**63)
 
 
 def test_a_machine_costs_disk_only_where_it_is_written(tmp_path: Path) -> None:
