@@ -112,6 +112,8 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
         )
         stack.callback(node.state.subscribe(server.publish))
         node.add_feed("rpc", server)
+        # Runs first when the tasks have ended for whatever reason: what follows has a deadline too.
+        stack.callback(deadline.start, "the daemon's tasks have ended", status=1)
         async with trio.open_nursery() as nursery:
             await nursery.start(
                 partial(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from functools import partial
 
@@ -208,6 +209,41 @@ def test_bad_requests_are_refused(raw: bytes, status: int) -> None:
     async def client(port: int, _: HttpServer) -> None:
         assert (await exchange(port, raw))[0] == status
         assert (await exchange(port, request("/healthz")))[0] == 200
+
+    serving(client)
+
+
+def test_no_bytes_can_end_the_server() -> None:
+    """Random requests, many in one server's life; between them it answers others."""
+    seeded = random.Random(7)
+    pieces = [
+        b"GET ",
+        b"/",
+        b" HTTP/1.1\r\n",
+        b"Host: x\r\n",
+        b"\r\n",
+        b"Content-Length: 9\r\n",
+        b"\x00\xff",
+        b"%2e%zz",
+    ]
+
+    async def client(port: int, server: HttpServer) -> None:
+        for _ in range(150):
+            raw = b"".join(
+                seeded.choice(pieces) if seeded.random() < 0.8 else seeded.randbytes(seeded.randrange(40))
+                for _ in range(seeded.randrange(1, 12))
+            )
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+            async with stream:
+                await stream.send_all(raw)
+                await stream.send_eof()
+                try:
+                    async for _ in stream:
+                        pass
+                except trio.BrokenResourceError:
+                    continue  # cut off, which is an answer too
+        assert (await exchange(port, request("/healthz")))[0] == 200
+        assert server.statistics().failures_total == 0
 
     serving(client)
 
