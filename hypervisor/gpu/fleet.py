@@ -230,16 +230,34 @@ class Fleet:
             card.numa_node = addresses.numa_node_of(card.bus_id)
             card.cpu_affinity = card.cpu_affinity or addresses.cpu_list_of(card.bus_id)
 
+    def on_suspect(self, slot: str, *, until: float) -> None:
+        """A reader waits for an answer about this slot; the next reader leaves it out as long."""
+        self.quarantines.setdefault(slot, Quarantine()).until = until
+
+    def on_late_answer(self, slot: str, *, now: float) -> None:
+        """The answer came after all."""
+        quarantine = self.quarantines.get(slot)
+        if quarantine is not None:
+            quarantine.until = now
+        self._retry(slot, at=now)
+
+    def _retry(self, slot: str, *, at: float) -> None:
+        if slot in self.cards:
+            self.cards[slot].facts_due_at = at
+        for index, hole in self.holes.items():
+            if slot == _by_index(index):
+                self.holes[index] = Hole(hole.code, at)
+
     def on_strike(self, slot: str, *, now: float) -> None:
         """The reader hung or died while it was asked about this slot."""
         quarantine = self.quarantines.setdefault(slot, Quarantine())
         quarantine.strikes += 1
+        quarantine.until = now
         if quarantine.strikes >= STRIKES:
             quarantine.until = now + quarantine.seconds
             quarantine.seconds = min(quarantine.seconds * 2, MOST_QUARANTINE_SECONDS)
             quarantine.strikes = STRIKES - 1  # once more is enough from now on
-            if slot in self.cards:
-                self.cards[slot].facts_due_at = quarantine.until
+        self._retry(slot, at=quarantine.until)
 
     def on_reader_down(self) -> None:
         """No reader runs: everything stands, as stale."""

@@ -43,33 +43,45 @@ class ReaderProcess:
         """The reply to a request.
 
         Raises ReaderHungError after `timeout` seconds and ReaderGoneError when the process is gone. After either, and
-        after a cancellation, replies no longer match requests: the process has to be ended.
+        after a cancellation, the process has to be ended, or its reply taken with `reply`.
         """
-        with trio.move_on_after(timeout):
-            return await self._exchange(request)
-        raise ReaderHungError(f"no answer within {timeout:g} s")
-
-    async def _exchange(self, request: wire.Request) -> wire.Reply:
         try:
-            await self._requests.send_all(wire.frame(request))
-            (length,) = wire.LENGTH.unpack(await self._take(wire.LENGTH.size))
-            if length > wire.MAX_FRAME_BYTES:
-                raise ReaderGoneError(f"a reply of {length} bytes can't be one")
-            return wire.reply_decoder.decode(await self._take(length))
+            with trio.move_on_after(timeout):
+                # Far smaller than a pipe, which is empty between two requests: this is sent whole or not at all.
+                await self._requests.send_all(wire.frame(request))
+                return await self._receive()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ReaderGoneError("it ended while it was asked") from error
-        except msgspec.DecodeError as error:
-            raise ReaderGoneError(f"its reply can't be read: {error}") from error
+        raise ReaderHungError(f"no answer within {timeout:g} s")
 
-    async def _take(self, count: int) -> bytes:
-        while len(self._received) < count:
+    async def reply(self, *, timeout: float) -> wire.Reply:
+        """Go on waiting for the reply to a request for which `ask` raised ReaderHungError. Raises as `ask` does."""
+        with trio.move_on_after(timeout):
+            return await self._receive()
+        raise ReaderHungError(f"no answer within further {timeout:g} s")
+
+    async def _receive(self) -> wire.Reply:
+        """The next reply. Cancelling loses nothing of it: what has come stays for the next call."""
+        while True:
+            if len(self._received) >= wire.LENGTH.size:
+                (length,) = wire.LENGTH.unpack_from(self._received)
+                if length > wire.MAX_FRAME_BYTES:
+                    raise ReaderGoneError(f"a reply of {length} bytes can't be one")
+                if len(self._received) >= wire.LENGTH.size + length:
+                    return self._take(length)
             part = await self._replies.receive_some()
             if not part:
                 raise ReaderGoneError("it ended without an answer")
             self._received += part
-        taken = bytes(self._received[:count])
-        del self._received[:count]
-        return taken
+
+    def _take(self, length: int) -> wire.Reply:
+        end = wire.LENGTH.size + length
+        body = bytes(self._received[wire.LENGTH.size : end])
+        del self._received[:end]
+        try:
+            return wire.reply_decoder.decode(body)
+        except msgspec.DecodeError as error:
+            raise ReaderGoneError(f"its reply can't be read: {error}") from error
 
 
 @asynccontextmanager

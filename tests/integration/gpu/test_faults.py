@@ -295,9 +295,24 @@ def test_a_gpu_that_hangs_is_left_out_and_the_others_go_on(h100: Simulated) -> N
             )
             assert by_index(told, 1).vram_bytes.value == by_index(told, 0).vram_bytes.value
             assert by_index(told, 1).vram_bytes.stale
-            assert reader.statistics().hangs == 2
             for _ in range(3):
                 assert others_are_well(await good_round(reader), 1)
+
+    trio.run(main)
+
+
+def test_a_gpu_that_hangs_while_it_is_opened_costs_the_others_one_time_out(h100: Simulated) -> None:
+    h100.fault("gpu=1,call=nvmlDeviceGetHandleBy*,hang=forever")
+
+    async def main() -> None:
+        async with reading(h100, quick(reading_timeout_seconds=2)) as reader:
+            begun = trio.current_time()
+            told = await until(reader, lambda now: len(now.devices) == 7 and now.conditions != ())
+            assert trio.current_time() - begun < 2 * 3
+            hole = condition(told, HealthCode.GPU_UNREADABLE)
+            assert hole is not None
+            assert "index 1" in hole.message
+            assert others_are_well(told, 1)
 
     trio.run(main)
 

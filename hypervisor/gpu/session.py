@@ -1,0 +1,158 @@
+"""What is asked of one gpu-reader from its start to its end: open, attach, then round after round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+from hypervisor.config import Settings
+from hypervisor.gpu import failures, wire
+from hypervisor.gpu.conditions import Finding
+from hypervisor.gpu.failures import UnusableError
+from hypervisor.gpu.fleet import SURVEY_SECONDS, Fleet, slot_of
+from hypervisor.gpu.observe import Observer
+from hypervisor.gpu.pipe import ReaderGoneError, ReaderHungError, ReaderProcess
+from hypervisor.gpu.statistics import Counters
+
+Expected = TypeVar("Expected", bound=wire.Reply)
+
+# A reading takes milliseconds. After this the other GPUs are given to another reader, while this one waits on.
+SLOW_SECONDS = 0.6
+# Opening a GPU that sleeps takes the driver seconds.
+START_PATIENCE = 3
+# While a GPU is lost, NVML is started anew from time to time: only then does it see that a reset brought it back.
+FIRST_RENEWAL_SECONDS = 30.0
+MOST_RENEWAL_SECONDS = 600.0
+
+
+class AnsweredLateError(Exception):
+    """The other GPUs were given to another reader, and the answer came after that: this reader has done its part."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What outlives a reader. Changed by sessions, in one trio thread."""
+
+    settings: Settings
+    environment: Mapping[str, str]
+    observer: Observer
+    fleet: Fleet
+    counters: Counters = field(default_factory=Counters)
+    opened: wire.Opened | None = None
+    renewal_seconds: float = FIRST_RENEWAL_SECONDS
+
+
+class Session:
+    """One reader at work.
+
+    publish is called after each good round; hand_over when an answer about one GPU is overdue, so that another reader
+    looks after the others. From then on this session waits for that answer and touches nothing else.
+    """
+
+    def __init__(
+        self, known: Known, process: ReaderProcess, *, publish: Callable[[], None], hand_over: Callable[[], None]
+    ) -> None:
+        self._known = known
+        self._process = process
+        self._publish = publish
+        self._hand_over = hand_over
+
+    async def run(self) -> None:
+        """Read until NVML is to be started anew. Cancelling leaves the process to be ended.
+
+        Raises UnusableError, ReaderHungError, ReaderGoneError or AnsweredLateError.
+        """
+        fleet = self._known.fleet
+        opened = self._known.opened = await self._ask(wire.Open(), wire.Opened)
+        fleet.simulated = opened.simulated
+        count = opened.count.value
+        if not count and not fleet.cards:
+            raise UnusableError(failures.no_gpus() if count == 0 else failures.uncounted(opened.count.code))
+        slow = self._known.settings.reading_timeout_seconds
+        await self._attach(fleet.plan(count, now=time.monotonic()), slow=slow)
+        await self._attach(fleet.unattached(now=time.monotonic()), slow=slow)
+        renew_at = time.monotonic() + self._known.renewal_seconds
+        while True:
+            begun = time.monotonic()
+            await self._round(begun)
+            if not fleet.any_lost():
+                self._known.renewal_seconds = FIRST_RENEWAL_SECONDS
+            elif time.monotonic() >= renew_at:
+                self._known.renewal_seconds = min(self._known.renewal_seconds * 2, MOST_RENEWAL_SECONDS)
+                return
+            interval = self._known.settings.reading_interval_seconds
+            await trio.sleep(max(0.0, begun + interval - time.monotonic()))
+
+    async def _round(self, begun: float) -> None:
+        fleet, counters = self._known.fleet, self._known.counters
+        await self._attach(fleet.attaches_due(now=begun), slow=SLOW_SECONDS)
+        cards = fleet.cards_to_read(now=begun)
+        for card in cards:
+            reply = await self._ask(wire.Read(card.slot), wire.ReadDone, slow=SLOW_SECONDS)
+            now = time.monotonic()
+            bounds = {uuid: self._known.observer.memory_bounds(fleet.records[uuid]) for uuid in fleet.devices_of(card)}
+            fleet.on_read(card, reply, bounds=bounds, now=now, wall_offset=time.time() - now)
+            for uuid in fleet.devices_of(card):
+                counters.add_rejections(fleet.records[uuid].rejections)
+            failures.raise_for_library(reply)
+        fleet.finish_round([card.slot for card in cards])
+        if fleet.survey_due_at <= begun:
+            await self._survey()
+        counters.add_calls((await self._ask(wire.Count(), wire.Counted)).calls)
+        counters.rounds += 1
+        counters.last_round_seconds = time.monotonic() - begun
+        self._publish()
+
+    async def _attach(self, requests: list[wire.Attach], *, slow: float) -> None:
+        for request in requests:
+            reply = await self._ask(request, wire.Attached, slow=slow)
+            self._known.fleet.on_attached(request, reply, now=time.monotonic())
+
+    async def _survey(self) -> None:
+        fleet = self._known.fleet
+        fleet.survey_due_at = time.monotonic() + SURVEY_SECONDS
+        for card in fleet.cards_to_read(now=time.monotonic()):
+            fleet.on_surveyed(card, await self._ask(wire.Survey(card.slot), wire.Surveyed, slow=SLOW_SECONDS))
+
+    async def _ask(self, request: wire.Request, expected: type[Expected], *, slow: float | None = None) -> Expected:
+        """The reply; after `slow` seconds the GPUs that the request is not about go on with another reader."""
+        slot = slot_of(request)
+        patience = self._known.settings.reading_timeout_seconds
+        if isinstance(request, wire.Open | wire.Attach):
+            patience *= START_PATIENCE
+        try:
+            if slot is None or slow is None:
+                reply = await self._process.ask(request, timeout=patience)
+            else:
+                reply = await self._ask_beside_others(request, slot, min(slow, patience / 2), patience)
+        except (ReaderHungError, ReaderGoneError):
+            if slot is not None:
+                self._known.fleet.on_strike(slot, now=time.monotonic())
+            raise
+        if isinstance(reply, wire.Failed):
+            raise UnusableError(failures.finding_of(reply, self._known.environment))
+        if not isinstance(reply, expected):
+            raise ReaderGoneError(f"it answered {type(request).__name__} with {type(reply).__name__}")
+        return reply
+
+    async def _ask_beside_others(self, request: wire.Request, slot: str, slow: float, patience: float) -> wire.Reply:
+        try:
+            return await self._process.ask(request, timeout=slow)
+        except ReaderHungError:
+            self._known.fleet.on_suspect(slot, until=time.monotonic() + patience)
+            self._hand_over()
+        await self._process.reply(timeout=patience - slow)
+        self._known.fleet.on_late_answer(slot, now=time.monotonic())
+        raise AnsweredLateError
+
+
+@dataclass(slots=True)
+class Turn:
+    """One reader's time as the one that reads: over when it ends, or when it hands over."""
+
+    over: trio.Event = field(default_factory=trio.Event)
+    finding: Finding | None = None  # why it ended; None when it was renewed on purpose or handed over
