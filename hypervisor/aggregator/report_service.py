@@ -301,19 +301,19 @@ class ReportService:
         last: Position = (0, 0)
         for event in batch.events:
             row = rows.event_row(event, node_uid=node.uid, received_at=now)
-            if row is None:
-                continue
-            taken.append(row)
-            last = max(last, (row.epoch, row.sequence))
+            if row is not None:
+                taken.append(row)
+            if event.node_uid == node.uid and event.epoch <= reports.MAX_COUNTER:
+                # Also of one that is dropped, or the node would send it for ever.
+                last = max(last, (event.epoch, event.sequence))
         refused = len(batch.events) - len(taken)
         if refused:
             # Dropped and counted: refusing the batch would make the node send it for ever.
             self._events.refuse(refused)
             self._refused["events"] += refused
             log.warning("events that can't be kept are dropped", node=node.name, count=refused)
-        if taken:
-            self._events.add(taken)
-            self._writer.events_received(node, last)
+        self._events.add(taken)
+        self._writer.events_received(node, last)
 
     def _resend(self, link: ReportLink, reason: str) -> None:
         self._resends += 1

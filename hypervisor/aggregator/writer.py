@@ -94,7 +94,7 @@ class Writer:
         registry = self._registry
         has_changes = registry.dirty_gpus or registry.dirty_nodes or registry.removed_nodes
         events = self._events.take()
-        if has_changes or events:
+        if has_changes or events or self._event_positions:
             if not await self._commit(events):
                 return self._pause_after_failure()
         else:

@@ -27,6 +27,7 @@ from hypervisor.node.journal import Journal
 from hypervisor.node.live import Live
 from hypervisor.node.notify import Notifier
 from hypervisor.node.publisher import Publisher
+from hypervisor.node.reporter import Reporter
 from hypervisor.node.revisions import Revisions
 from hypervisor.node.state import NodeState, Parts
 
@@ -102,6 +103,11 @@ class NodeCore:
     def add_feed(self, name: str, feed: HasStatistics) -> None:
         """Export the statistics of one more part, as gpuhv_NAME_FIELD."""
         self._feeds[name] = feed
+
+    def report_through(self, reporter: Reporter) -> None:
+        """Show in conditions and metrics how reporting to the aggregator fares."""
+        self._live.reporter = reporter
+        self.add_feed("reporter", reporter)
 
     def snapshot(self) -> NodeSnapshot:
         """The current state, for the pages."""

@@ -25,6 +25,7 @@ from hypervisor.node.identity import begin
 from hypervisor.node.journal import Journal
 from hypervisor.node.lock import locked
 from hypervisor.node.notify import Notifier
+from hypervisor.node.reporter import Reporter, report_address
 from hypervisor.node.revisions import Revisions
 from hypervisor.node.signals import serve_signals
 from hypervisor.node.stopping import Deadline
@@ -112,6 +113,11 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
         )
         stack.callback(node.state.subscribe(server.publish))
         node.add_feed("rpc", server)
+        reporter = None
+        if settings.report_to:
+            aggregator = report_address(settings.report_to, insecure=settings.insecure)
+            reporter = Reporter(aggregator, state=node.state, journal=journal, host=server.host)
+            node.report_through(reporter)
         # Runs first when the tasks have ended for whatever reason: what follows has a deadline too.
         stack.callback(deadline.start, "the daemon's tasks have ended", status=1)
         async with trio.open_nursery() as nursery:
@@ -129,6 +135,8 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             nursery.start_soon(deadline.guard(node.http.serve), listeners)
             nursery.start_soon(deadline.guard(node.control.run), notifier.alive)
             nursery.start_soon(deadline.guard(node.housekeeping), notifier)
+            if reporter is not None:
+                nursery.start_soon(deadline.guard(reporter.run))
             node.started()
             notifier.ready(node.status())
             addresses = Addresses(

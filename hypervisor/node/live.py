@@ -13,6 +13,7 @@ from hypervisor.node.control import Intervals
 from hypervisor.node.derive import Ratios
 from hypervisor.node.journal import Journal
 from hypervisor.node.publisher import failed
+from hypervisor.node.reporter import Reporter
 from hypervisor.node.revisions import Revisions
 
 
@@ -34,6 +35,7 @@ class Live:
         self._allocations = allocations
         self._journal = journal
         self._revisions = revisions
+        self.reporter: Reporter | None = None
 
     @property
     def inventory(self) -> Inventory:
@@ -76,4 +78,6 @@ class Live:
             )
         if self._journal.failed_reason:
             found.append(failed(HealthCode.JOURNAL_FAILED, self._journal.failed_reason))
+        if self.reporter is not None and self.reporter.failing:
+            found.append(failed(HealthCode.AGGREGATOR_UNREACHABLE, self.reporter.failing))
         return tuple(found)

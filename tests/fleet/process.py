@@ -49,8 +49,12 @@ class AggregatorProcess:
         self.unix = f"unix:{directory}/aggregator.sock"
         self.log = directory / "aggregator.log"
         self.http = ""
-        self._flags = (*flags, "--heartbeat-seconds", str(heartbeat_seconds))
+        self._flags = [*flags, "--allow-simulated", "--heartbeat-seconds", str(heartbeat_seconds)]
         self._process: subprocess.Popen[str] | None = None
+
+    def flags_without(self, flag: str) -> None:
+        """Start without this flag from now on."""
+        self._flags.remove(flag)
 
     def start(self) -> None:
         """Start, and wait until it serves."""
@@ -64,7 +68,6 @@ class AggregatorProcess:
                     "--listen",
                     self.unix,
                     "--insecure",
-                    "--allow-simulated",
                     "--store",
                     str(self.store),
                     "--http-listen",
