@@ -204,7 +204,7 @@ void sim_fill_now(CUdeviceptr destination, size_t pitch, unsigned value, unsigne
             int saved = errno, dropped = 0;
             sim_lock_driver();
             const struct memory *memory = sim_memory_find(address_of(first));
-            if (memory && memory->kind != MEMORY_MAPPED && memory->kind != MEMORY_REGISTERED) /* only private mappings come back as zeros */
+            if (memory && memory->kind != MEMORY_MAPPED && memory->kind != MEMORY_REGISTERED && memory->kind != MEMORY_IPC && !memory->has_file) /* only private mappings come back as zeros */
                 dropped = madvise(first, middle, MADV_DONTNEED) == 0;
             sim_unlock_driver();
             errno = saved;

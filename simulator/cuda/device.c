@@ -22,7 +22,7 @@ SIM_EXPORTED CUresult CUDAAPI cuDeviceGetCount(int *count)
     ENTER();
     if (!count)
         return CUDA_ERROR_INVALID_VALUE;
-    *count = (int)sim_driver.device_count; /* at most SIM_MAX_GPUS */
+    *count = (int)sim_faulty(sim_driver.device_count); /* at most SIM_MAX_GPUS, or what a fault says */
     return CUDA_SUCCESS;
 }
 
@@ -61,7 +61,7 @@ SIM_EXPORTED CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice device
     ENTER_DEVICE(device);
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    *bytes = total_memory(device);
+    *bytes = sim_faulty(total_memory(device));
     return CUDA_SUCCESS;
 }
 

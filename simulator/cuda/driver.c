@@ -141,12 +141,28 @@ SIM_EXPORTED CUresult CUDAAPI cuInit(unsigned int flags)
 
 static CUresult check_fault(const char *call, int32_t gpu)
 {
-    struct sim_fault_hit hit;
+    struct sim_fault_hit hit = {0};
     CUresult result = CUDA_SUCCESS;
+    struct thread_state *thread_state = sim_thread();
     if (sim_fault_check(sim_driver.machine, call, gpu, &hit) == SIM_FAULT_RETURN)
         result = (CUresult)hit.value; /* the code that the fault asks for */
+    if (__builtin_expect(hit.action | thread_state->fault.action, 0))
+        thread_state->fault = hit;
     sim_trace(sim_driver.machine, call, result);
     return result;
+}
+
+uint64_t sim_faulty(uint64_t fresh)
+{
+    const struct sim_fault_hit *hit = &sim_thread()->fault;
+    switch (hit->action) {
+    case SIM_FAULT_ZERO: return 0;
+    case SIM_FAULT_VALUE: return (uint64_t)hit->value; /* the bits as they were given */
+    case SIM_FAULT_SENTINEL: return INT64_MAX;
+    case SIM_FAULT_GARBAGE: return UINT64_C(0xdeadbeefdeadbeef);
+    case SIM_FAULT_STALE: return (uint64_t)sim_fault_stale(sim_driver.machine, hit->id, (int64_t)fresh); /* kept as bits */
+    default: return fresh;
+    }
 }
 
 static int ready(void) { return __atomic_load_n(&sim_driver.ready, __ATOMIC_ACQUIRE) != 0; /* pairs with cuInit */ }

@@ -95,7 +95,7 @@ struct CUmemPoolHandle_st {
     CUmemoryPool next;
 };
 
-enum memory_kind { MEMORY_DEVICE = 1, MEMORY_MANAGED, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_RESERVED, MEMORY_MAPPED, MEMORY_POOLED, MEMORY_GRAPH };
+enum memory_kind { MEMORY_DEVICE = 1, MEMORY_MANAGED, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_RESERVED, MEMORY_MAPPED, MEMORY_POOLED, MEMORY_GRAPH, MEMORY_IPC };
 
 struct memory {                /* one range of addresses that the driver knows */
     uint64_t start, size;      /* size as asked for */
@@ -111,6 +111,8 @@ struct memory {                /* one range of addresses that the driver knows *
     struct memory *left, *right;
     uint32_t rank;             /* treap priority */
     uint32_t sync_memops;
+    uint32_t has_file;         /* shared with other processes: its bytes are in `file` */
+    int file;
     uint32_t nodes;            /* MEMORY_GRAPH: allocation nodes, copies included, that have this address */
 };
 
@@ -145,6 +147,7 @@ struct thread_state {
     uint32_t epoch;
     uint32_t depth;
     uint32_t capture_mode;
+    struct sim_fault_hit fault; /* what a fault asks of the call being made; no action: nothing */
     CUcontext stack[MAX_CONTEXT_DEPTH];
     struct thread_stream streams[MAX_THREAD_STREAMS];
 };
@@ -160,6 +163,9 @@ CUresult sim_enter_device(const char *call, CUdevice device);
 
 /* Enters a call on a stream: NULL means the legacy stream or, in the twins for per-thread streams, the thread's own. */
 CUresult sim_enter_stream(const char *call, int per_thread, CUstream given, CUstream *stream);
+
+/* The figure that the call shall give: `fresh`, or what a fault puts in its place (zero, a value, a stale one…). */
+uint64_t sim_faulty(uint64_t fresh);
 
 /* Defines an exported function and its twin for per-thread default streams, both by `body(call, per_thread, arguments…)`. */
 #define DEFINE_TWINS(name, suffix, body, parameters, ...) \

@@ -63,6 +63,8 @@ void sim_memory_delete(struct memory *memory, int refund)
     sim_memory_remove(memory);
     if (memory->mapped)
         munmap(pointer_of(memory->start), memory->mapped);
+    if (memory->has_file)
+        close(memory->file);
     if (memory->kind == MEMORY_GRAPH)
         sim_graph_memory_give(memory);
     else if (refund && memory->charged)
@@ -78,7 +80,7 @@ void sim_memory_drop_context(CUcontext context)
         at = memory->start + memory->size;
         if (memory->context == context && memory->pool)
             sim_pool_give_back(memory);
-        if (memory->context == context && (memory->kind == MEMORY_POOLED || memory->kind == MEMORY_DEVICE || memory->kind == MEMORY_MANAGED || memory->kind == MEMORY_HOST || memory->kind == MEMORY_GRAPH))
+        if (memory->context == context && (memory->kind == MEMORY_IPC || memory->kind == MEMORY_POOLED || memory->kind == MEMORY_DEVICE || memory->kind == MEMORY_MANAGED || memory->kind == MEMORY_HOST || memory->kind == MEMORY_GRAPH))
             sim_memory_delete(memory, 1);
     }
     sim_graph_memory_trim(context->gpu);
@@ -247,7 +249,7 @@ SIM_EXPORTED CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_
     const struct sim_gpu *gpu = &machine->gpu[context->gpu];
     if (gpu->lost || gpu->vanished)
         return CUDA_ERROR_UNKNOWN;
-    *free_bytes = sim_gpu_free_bytes(machine, context->gpu);
+    *free_bytes = sim_faulty(sim_gpu_free_bytes(machine, context->gpu));
     *total_bytes = gpu->info.memory_total_bytes - gpu->info.memory_reserved_bytes;
     return CUDA_SUCCESS;
 }
@@ -419,7 +421,7 @@ static CUresult pointer_attribute(void *out, int which, CUdeviceptr address)
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)out = memory->id; break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(int *)out = memory->kind == MEMORY_MANAGED; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = (int)memory->device; break; /* small */
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(int *)out = 0; break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(int *)out = memory->kind == MEMORY_DEVICE; break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = memory->start; break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = memory->size; break;
     case CU_POINTER_ATTRIBUTE_MAPPED: *(int *)out = memory->kind != MEMORY_RESERVED; break;

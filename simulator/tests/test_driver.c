@@ -420,6 +420,33 @@ static void faults_and_loss(void)
     SAME(failures, 2); /* each third call, at most two */
     OK(sim_fault_clear(machine, id));
     SAME(sim_fault_clear(machine, id), SIM_NOT_FOUND);
+    size_t free_bytes, total;
+    static const struct { uint32_t action; int64_t value; size_t want; } figures[] = {
+        {SIM_FAULT_ZERO, 5, 0}, {SIM_FAULT_VALUE, 12345, 12345}, {SIM_FAULT_SENTINEL, 0, INT64_MAX},
+    };
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
+        fault = (struct sim_fault){.action = figures[i].action, .gpu = -1, .call = "cuMemGetInfo*", .value = figures[i].value};
+        OK(sim_fault_add(machine, &fault, &id));
+        OK(cuMemGetInfo_v2(&free_bytes, &total));
+        SAME(free_bytes, figures[i].want);
+        OK(sim_fault_clear(machine, id));
+    }
+    fault = (struct sim_fault){.action = SIM_FAULT_STALE, .gpu = -1, .call = "cuMemGetInfo_v2"};
+    OK(sim_fault_add(machine, &fault, &id));
+    OK(cuMemGetInfo_v2(&free_bytes, &total));
+    size_t stale = free_bytes;
+    OK(cuMemAlloc_v2(&address, MIB));
+    OK(cuMemGetInfo_v2(&free_bytes, &total));
+    SAME(free_bytes, stale);
+    OK(sim_fault_clear(machine, id));
+    OK(cuMemGetInfo_v2(&free_bytes, &total));
+    SAME(free_bytes, stale - MIB);
+    uint64_t before = sim_now(machine);
+    fault = (struct sim_fault){.action = SIM_FAULT_DELAY, .gpu = -1, .call = "cuMemGetInfo_v2", .value = 20 * MS};
+    OK(sim_fault_add(machine, &fault, &id));
+    OK(cuMemGetInfo_v2(&free_bytes, &total));
+    CHECK(sim_now(machine) - before >= 20 * MS);
+    OK(sim_fault_clear(machine, id));
     uint64_t seen = sim_notice_last(machine);
     OK(launch(function, 1, NULL));
     fault = (struct sim_fault){.action = SIM_FAULT_LOST, .gpu = 0, .value = 79, .at_ns = sim_now(machine) + 5 * MS};
@@ -483,6 +510,51 @@ static void child_outlives_parent(void)
     sim_machine_reap(machine);
     SAME(mine(0).bytes, 0);
     close(pipe_ends[1]);
+}
+
+static void shared_by_handle(void)
+{
+    int to_other[2], back[2];
+    CHECK(pipe(to_other) == 0 && pipe(back) == 0);
+    pid_t other = fork(); /* before the driver is used */
+    CHECK(other >= 0);
+    CUipcMemHandle handle;
+    CUdeviceptr address;
+    char text[32] = {0}, byte;
+    if (other == 0) {
+        CHECK(read(to_other[0], &handle, sizeof handle) == (ssize_t)sizeof handle);
+        (void)ready_kernel("k");
+        uint64_t before = mine(0).bytes;
+        OK(cuIpcOpenMemHandle_v2(&address, handle, 1));
+        SAME(mine(0).bytes, before); /* on its maker's account */
+        OK(cuMemcpyDtoH_v2(text, address + 5000, 6));
+        CHECK(strcmp(text, "hello") == 0);
+        OK(cuMemcpyHtoD_v2(address + 9 * MIB, "world", 6));
+        SAME(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
+        OK(cuIpcCloseMemHandle(address));
+        SAME(cuIpcCloseMemHandle(address), CUDA_ERROR_INVALID_VALUE);
+        CHECK(write(back[1], "x", 1) == 1);
+        CHECK(read(to_other[0], &byte, 1) == 1); /* now it is freed */
+        SAME(cuIpcOpenMemHandle_v2(&address, handle, 1), CUDA_ERROR_INVALID_VALUE);
+        _exit(0);
+    }
+    (void)ready_kernel("k");
+    OK(cuMemAlloc_v2(&address, 10 * MIB));
+    OK(cuMemcpyHtoD_v2(address + 5000, "hello", 6));
+    OK(cuIpcGetMemHandle(&handle, address));
+    OK(cuIpcGetMemHandle(&handle, address)); /* as often as one likes */
+    CUdeviceptr again;
+    SAME(cuIpcOpenMemHandle_v2(&again, handle, 1), CUDA_ERROR_INVALID_CONTEXT); /* not in its own process */
+    CHECK(write(to_other[1], &handle, sizeof handle) == (ssize_t)sizeof handle);
+    CHECK(read(back[0], &byte, 1) == 1);
+    OK(cuMemcpyDtoH_v2(text, address + 9 * MIB, 6));
+    CHECK(strcmp(text, "world") == 0);
+    OK(cuMemsetD8_v2(address, 0, 10 * MIB)); /* no pages to be dropped here */
+    OK(cuMemcpyDtoH_v2(text, address + 9 * MIB, 6));
+    CHECK(text[0] == 0);
+    OK(cuMemFree_v2(address));
+    CHECK(write(to_other[1], "x", 1) == 1);
+    ended_well(other);
 }
 
 static void visible_devices(void)
@@ -551,6 +623,7 @@ int main(void)
         {"devices", devices}, {"contexts", contexts}, {"memory", memory}, {"arrays", arrays}, {"copies", copies}, {"functions", functions},
         {"host functions", host_functions}, {"pools", pools}, {"virtual memory", virtual_memory}, {"graphs", graphs},
         {"faults and loss", faults_and_loss}, {"forked", forked}, {"child outlives parent", child_outlives_parent},
+        {"shared by handle", shared_by_handle},
         {"visible devices", visible_devices}, {"threads", threads},
     };
     CHECK(setenv("SIM_GROUP", "driver", 1) == 0);
