@@ -64,8 +64,13 @@ static CUresult context_made(struct hv_reservation *reservation, CUresult result
         return result;
     }
     hv_context_reserved(reservation);
-    if (hv_attach_state() == HV_ATTACH_DONE)
-        remember_context(hv_process(), *context, ordinal);
+    struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
+    if (process != NULL) {
+        uint32_t device = hv_process_device(process, ordinal);
+        if (device < HV_MAX_DEVICES)
+            hv_add_acq_rel_32(&process->made_contexts[device], 1);
+        remember_context(process, *context, ordinal);
+    }
     hv_thread_context_is_on(ordinal);
     return result;
 }
@@ -95,6 +100,29 @@ HV_WRAP(cuCtxCreate_v3, (CUcontext * context, void *affinities, int count, unsig
 HV_WRAP(cuCtxCreate_v4, (CUcontext * context, void *parameters, unsigned int flags, CUdevice device))
 {
     MAKE_CONTEXT(HV_REAL(cuCtxCreate_v4)(context, parameters, flags, device));
+}
+
+static bool primary_is_active(CUdevice device)
+{
+    unsigned int flags;
+    int active = 0;
+    hv_call_type_cuDevicePrimaryCtxGetState ask = HV_DRIVER(cuDevicePrimaryCtxGetState);
+    return ask != NULL && ask(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+/* What a program allocated in a context and did not free goes with it. We do
+ * not know which memory was whose, so it is given back with the last context
+ * of the device; until then the error is on the high side. */
+static void context_is_gone(struct hv_process *process, CUdevice ordinal, bool made)
+{
+    uint32_t device = hv_process_device(process, ordinal);
+    if (device >= HV_MAX_DEVICES)
+        return;
+    hv_context_released(process, device);
+    uint32_t left = made ? hv_sub_acq_rel_32(&process->made_contexts[device], 1) - 1
+                         : hv_load_acquire_32(&process->made_contexts[device]);
+    if (left == 0 && !primary_is_active(ordinal))
+        hv_memory_release(process, device, false, hv_pointer_purge(&process->pointers, device));
 }
 
 /* What is to be put back if the driver does not destroy it after all. */
@@ -128,7 +156,7 @@ static CUresult destruction_end(const struct destruction *destruction, CUresult 
     if (destruction->process == NULL)
         return result;
     if (result == CUDA_SUCCESS)
-        hv_context_released(destruction->process, hv_process_device(destruction->process, destruction->ordinal));
+        context_is_gone(destruction->process, destruction->ordinal, true);
     else
         remember_context(destruction->process, destruction->context, destruction->ordinal);
     return result;
@@ -163,14 +191,6 @@ HV_WRAP(cuCtxDetach, (CUcontext context))
 
 /* ---- the primary context ---- */
 
-static bool primary_is_active(CUdevice device)
-{
-    unsigned int flags;
-    int active = 0;
-    hv_call_type_cuDevicePrimaryCtxGetState ask = HV_DRIVER(cuDevicePrimaryCtxGetState);
-    return ask != NULL && ask(device, &flags, &active) == CUDA_SUCCESS && active != 0;
-}
-
 HV_WRAP(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
 {
     struct hv_reservation reservation = {0};
@@ -199,9 +219,8 @@ static CUresult primary_released(CUdevice device, CUresult result)
     struct hv_process *process = hv_process();
     if (process == NULL)
         return result;
-    uint32_t index = hv_process_device(process, device);
-    hv_sampler_forget_device(&process->sampler, index);
-    hv_context_released(process, index);
+    hv_sampler_forget_device(&process->sampler, hv_process_device(process, device));
+    context_is_gone(process, device, false);
     return result;
 }
 

@@ -4,6 +4,7 @@
  */
 #include "driver.h"
 #include "memory.h"
+#include "pools.h"
 
 #define PITCH_ALIGNMENT 512 /* a first guess; corrected by the driver's answer */
 
@@ -109,16 +110,6 @@ HV_WRAP(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int fl
 
 /* ---- in stream order ---- */
 
-HV_WRAP(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
-{
-    ALLOCATE(bytes, HV_REAL(cuMemAllocAsync)(pointer, bytes, stream), pointer);
-}
-
-HV_WRAP(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
-{
-    ALLOCATE(bytes, HV_REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream), pointer);
-}
-
 HV_WRAP(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream))
 {
     FREE(HV_POINTER_MEMORY, pointer, HV_REAL(cuMemFreeAsync)(pointer, stream));
@@ -161,40 +152,91 @@ HV_WRAP(cuMemPoolDestroy, (CUmemoryPool pool))
     struct hv_process *process = hv_limited_process(&refused);
     if (process != NULL) /* not found: not made here */
         (void)hv_pointer_take(&process->pointers, HV_POINTER_POOL, (uint64_t)(uintptr_t)pool, &value);
-    return HV_REAL(cuMemPoolDestroy)(pool);
+    CUresult result = HV_REAL(cuMemPoolDestroy)(pool);
+    if (process != NULL && result == CUDA_SUCCESS)
+        hv_pool_destroyed(process, pool);
+    return result;
 }
 
-static CUresult reserve_from_pool(struct hv_reservation *reservation, CUmemoryPool pool, size_t bytes)
+/* What an allocation is from: a pool that lies on a device or not, or unknown. */
+struct source {
+    struct hv_process *process; /* NULL: not limited */
+    struct hv_pool *pool;       /* NULL: its allocations count one by one */
+    CUdevice ordinal;
+    bool on_device;
+};
+
+static CUresult find_source(struct source *source, CUmemoryPool handle)
 {
     CUresult refused;
+    CUresult result;
     uint64_t value;
-    struct hv_process *process = hv_limited_process(&refused);
-    *reservation = (struct hv_reservation){0};
-    if (process == NULL)
+    *source = (struct source){.process = hv_limited_process(&refused), .on_device = true};
+    if (source->process == NULL)
         return refused;
-    /* A device's default pool was not made by the program: the thread's device. */
-    if (!hv_pointer_get(&process->pointers, HV_POINTER_POOL, (uint64_t)(uintptr_t)pool, &value))
-        return hv_reserve_current(reservation, bytes);
-    struct hv_pointer_record record = hv_record_unpack(value);
-    return record.bytes != 0 ? CUDA_SUCCESS : hv_reserve_ordinal(reservation, (CUdevice)record.device, bytes);
+    if (handle != NULL &&
+        hv_pointer_get(&source->process->pointers, HV_POINTER_POOL, (uint64_t)(uintptr_t)handle, &value)) {
+        struct hv_pointer_record record = hv_record_unpack(value);
+        source->ordinal = (CUdevice)record.device;
+        source->on_device = record.bytes == 0;
+    } else if (!hv_current_ordinal(&source->ordinal, &result)) {
+        source->process = NULL; /* no context: for the driver to refuse */
+        return CUDA_SUCCESS;
+    }
+    /* Without a handle it is the device's pool; a device's own pools were not made by the program. */
+    hv_call_type_cuDeviceGetMemPool ask = HV_DRIVER(cuDeviceGetMemPool);
+    if (handle == NULL && (ask == NULL || ask(&handle, source->ordinal) != CUDA_SUCCESS))
+        return CUDA_SUCCESS;
+    if (source->on_device)
+        source->pool = hv_pool_of(source->process, handle, hv_process_device(source->process, source->ordinal));
+    return CUDA_SUCCESS;
 }
 
-#define ALLOCATE_FROM_POOL(call)                                                                                      \
+static CUresult reserve_from(const struct source *source, struct hv_reservation *reservation, size_t bytes)
+{
+    *reservation = (struct hv_reservation){0};
+    if (source->process == NULL || !source->on_device)
+        return CUDA_SUCCESS;
+    return hv_reserve_ordinal(reservation, source->ordinal, bytes);
+}
+
+static CUresult allocated_from(const struct source *source, struct hv_reservation *reservation, CUresult result,
+                               const CUdeviceptr *pointer)
+{
+    if (result != CUDA_SUCCESS || source->pool == NULL || reservation->process == NULL)
+        return hv_reservation_end(reservation, result, HV_POINTER_MEMORY, result == CUDA_SUCCESS ? *pointer : 0);
+    hv_pool_grown(source->pool, reservation);
+    return result;
+}
+
+#define ALLOCATE_FROM(pool, call)                                                                                     \
+    struct source source;                                                                                             \
     struct hv_reservation reservation;                                                                                \
-    CUresult refused = reserve_from_pool(&reservation, pool, bytes);                                                  \
+    CUresult refused = find_source(&source, pool);                                                                    \
+    if (refused == CUDA_SUCCESS)                                                                                      \
+        refused = reserve_from(&source, &reservation, bytes);                                                         \
     if (refused != CUDA_SUCCESS)                                                                                      \
         return refused;                                                                                               \
-    CUresult result = call;                                                                                           \
-    return hv_reservation_end(&reservation, result, HV_POINTER_MEMORY, result == CUDA_SUCCESS ? *pointer : 0)
+    return allocated_from(&source, &reservation, call, pointer)
+
+HV_WRAP(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
+{
+    ALLOCATE_FROM(NULL, HV_REAL(cuMemAllocAsync)(pointer, bytes, stream));
+}
+
+HV_WRAP(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream))
+{
+    ALLOCATE_FROM(NULL, HV_REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream));
+}
 
 HV_WRAP(cuMemAllocFromPoolAsync, (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
 {
-    ALLOCATE_FROM_POOL(HV_REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream));
+    ALLOCATE_FROM(pool, HV_REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream));
 }
 
 HV_WRAP(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))
 {
-    ALLOCATE_FROM_POOL(HV_REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream));
+    ALLOCATE_FROM(pool, HV_REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream));
 }
 
 /* ---- pinned host memory: a quota of its own, never device memory ---- */

@@ -1,6 +1,7 @@
 /* What the program is told about the device's memory, by CUDA and by NVML. */
 #include "driver.h"
 #include "memory.h"
+#include "pools.h"
 
 /* Calls before 3.2 have 32 bits for a size. */
 static unsigned int clamp_32(uint64_t value)
@@ -31,6 +32,7 @@ HV_WRAP(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes))
     if (process == NULL || result != CUDA_SUCCESS || free_bytes == NULL || total_bytes == NULL)
         return result;
     struct hv_memory_view view;
+    hv_pools_refresh(process, device);
     hv_memory_view(device, *total_bytes, *free_bytes, &view);
     *free_bytes = view.free;
     *total_bytes = view.total;

@@ -3,6 +3,7 @@
 #include "driver.h"
 #include "ledger.h"
 #include "messages.h"
+#include "pools.h"
 #include "thread.h"
 
 #define RECOUNT_TRIES 16
@@ -154,6 +155,8 @@ static CUresult reserve(struct hv_reservation *reservation)
         hv_context_settle(reservation->process, reservation->device);
     uint64_t limit;
     if (hv_unlikely(!try_reserve(reservation, &limit))) {
+        if (!reservation->host)
+            hv_pools_trim(reservation->process, reservation->device);
         hv_process_reap(reservation->process);
         recount(reservation->slot, reservation->device, reservation->host);
         if (!try_reserve(reservation, &limit)) {
@@ -255,7 +258,7 @@ CUresult hv_reservation_end(struct hv_reservation *reservation, CUresult result,
 void hv_memory_release(struct hv_process *process, uint32_t device, bool host, uint64_t bytes)
 {
     struct hv_process_slot *slot = hv_process_slot(process);
-    if (slot == NULL || device >= HV_MAX_DEVICES)
+    if (slot == NULL || device >= HV_MAX_DEVICES || bytes == 0)
         return;
     struct hv_account account = account_of(slot, device, host);
     hv_ledger_release(&account, bytes);

@@ -176,6 +176,33 @@ bool hv_pointer_take(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint
     return place.found;
 }
 
+static bool goes_with_its_context(uint64_t key, uint64_t value, uint32_t device)
+{
+    uint64_t kind = (key >> 60) - 1;
+    return (kind == HV_POINTER_MEMORY || kind == HV_POINTER_ARRAY) && hv_record_unpack(value).device == device;
+}
+
+uint64_t hv_pointer_purge(struct hv_pointer_map *map, uint32_t device)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < HV_POINTER_SHARDS; i++) {
+        struct hv_pointer_shard *shard = &map->shards[i];
+        lock(shard);
+        uint64_t index = 0;
+        while (shard->entries != NULL && index < UINT64_C(1) << shard->capacity_log2) {
+            struct hv_pointer_entry *entry = &shard->entries[index];
+            if (entry->key != 0 && goes_with_its_context(entry->key, entry->value, device)) {
+                bytes += hv_record_unpack(entry->value).bytes;
+                remove_entry(shard, entry); /* may move another one here: look again */
+            } else {
+                index++;
+            }
+        }
+        unlock(shard);
+    }
+    return bytes;
+}
+
 bool hv_pointer_refer(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer)
 {
     struct place place = enter(map, kind, pointer, false);

@@ -63,6 +63,10 @@ bool hv_pointer_get(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint6
 /* Take the entry out; false if there is none. */
 bool hv_pointer_take(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t *value);
 
+/* Take out all device memory and arrays of a device: their driver objects are
+ * gone. Returns the sum of their bytes. */
+uint64_t hv_pointer_purge(struct hv_pointer_map *map, uint32_t device);
+
 /* Add to the count of references of a record; false if there is no entry. */
 bool hv_pointer_refer(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer);
 

@@ -13,6 +13,7 @@
 #include "cuda_abi.h"
 #include "functions.h"
 #include "pointer_map.h"
+#include "pools.h"
 #include "sampler.h"
 
 #define HV_ORDINALS 64
@@ -26,7 +27,8 @@ struct hv_process {
     /* generation << 8 | index + 1 of each device by the driver's number; 0: not asked */
     uint64_t ordinals[HV_ORDINALS];
     uint64_t context_reserved_at_ns[HV_MAX_DEVICES];
-    uint32_t captures; /* streams that are being captured */
+    uint32_t made_contexts[HV_MAX_DEVICES]; /* by cuCtxCreate, and not destroyed */
+    struct hv_pool_table pools;
     struct hv_pointer_map pointers;
     struct hv_sampler sampler;
     struct hv_function_table functions;

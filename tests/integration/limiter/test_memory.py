@@ -213,3 +213,63 @@ def test_host_memory_has_no_part_in_the_limit(pod: Pod) -> None:
         tell([result, call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(64 * MIB), 0),
               call("cuMemFreeHost", host), memory()[0] // MIB])
     """) == [0, 0, 0, 24]
+
+
+def test_a_pool_counts_what_it_holds(pod: Pod) -> None:
+    """What was freed in stream order is held until the stream was waited for; the simulator's peak is the judge."""
+    results = pod.ask("""
+        start()
+        result, pointer = alloc(600 * MIB, "cuMemAllocAsync", None)
+        must("cuMemFreeAsync", pointer, None)
+        again, pointer = alloc(700 * MIB, "cuMemAllocAsync", None)
+        held = memory()[1] - memory()[0]
+        beside = alloc(600 * MIB)[0]
+        must("cuMemFreeAsync", pointer, None)
+        must("cuCtxSynchronize")
+        tell([result, again, held // MIB, beside, memory()[0] // MIB, alloc(1000 * MIB)[0]])
+    """)
+    assert results == [0, 0, 700, 2, 1024, 0]
+    assert pod.gpu()["memory"]["peak_bytes"] <= GIB + pod.gpu()["memory"]["context_bytes"]
+
+
+def test_a_pool_gives_up_what_it_keeps_before_anybody_is_refused(pod: Pod) -> None:
+    assert pod.ask("""
+        start()
+        pool, threshold = ctypes.c_void_p(), ctypes.c_uint64(1 << 62)
+        must("cuDeviceGetDefaultMemPool", ctypes.byref(pool), 0)
+        must("cuMemPoolSetAttribute", pool, 4, ctypes.byref(threshold))
+        result, pointer = alloc(800 * MIB, "cuMemAllocAsync", None)
+        must("cuMemFreeAsync", pointer, None)
+        must("cuCtxSynchronize")
+        kept = (memory()[1] - memory()[0]) // MIB
+        tell([result, kept, alloc(800 * MIB)[0]])
+    """) == [0, 800, 0]
+
+
+def test_what_a_context_held_goes_with_it(pod: Pod) -> None:
+    assert pod.ask("""
+        context = start()
+        alloc(900 * MIB)
+        must("cuDevicePrimaryCtxReset_v2", 0)
+        must("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        must("cuCtxSetCurrent", context)
+        first = [memory()[0] // MIB, alloc(900 * MIB)[0]]
+        must("cuDevicePrimaryCtxReset_v2", 0)
+        own = ctypes.c_void_p()
+        must("cuCtxCreate_v2", ctypes.byref(own), 0, 0)
+        alloc(900 * MIB)
+        must("cuCtxDestroy_v2", own)
+        must("cuCtxCreate_v2", ctypes.byref(own), 0, 0)
+        tell([*first, memory()[0] // MIB])
+    """) == [1024, 0, 1024]
+
+
+def test_a_new_context_is_counted_until_it_is_measured(pod: Pod) -> None:
+    pod.files.run("make", pod.files.uuid, GIB, 1_000_000, 300 * MIB)
+    assert pod.ask("start(); start(); tell([memory()[0] // MIB, alloc(800 * MIB)[0], alloc(700 * MIB)[0]])") == [
+        724,
+        2,
+        0,
+    ]
+    pod.files.run("make", pod.files.uuid, 200 * MIB, 1_000_000, 300 * MIB)
+    assert pod.ask("must('cuInit', 0); tell(call('cuDevicePrimaryCtxRetain', ctypes.byref(ctypes.c_void_p()), 0))") == 2

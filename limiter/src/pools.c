@@ -1,0 +1,116 @@
+#include "pools.h"
+
+#include "driver.h"
+#include "memory.h"
+
+static void lock(uint32_t *word)
+{
+    while (__atomic_exchange_n(word, 1, __ATOMIC_ACQUIRE) != 0)
+        hv_os_yield();
+}
+
+static void unlock(uint32_t *word)
+{
+    hv_store_release_32(word, 0);
+}
+
+static bool held_by(CUmemoryPool handle, uint64_t *bytes)
+{
+    hv_call_type_cuMemPoolGetAttribute ask = HV_DRIVER(cuMemPoolGetAttribute);
+    return ask != NULL && ask(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes) == CUDA_SUCCESS;
+}
+
+static struct hv_pool *find(struct hv_process *process, CUmemoryPool handle)
+{
+    for (uint32_t i = 0; i < HV_POOLS; i++)
+        if (__atomic_load_n(&process->pools.pools[i].handle, __ATOMIC_ACQUIRE) == handle)
+            return &process->pools.pools[i];
+    return NULL;
+}
+
+static struct hv_pool *enter(struct hv_process *process, CUmemoryPool handle, uint32_t device)
+{
+    struct hv_pool *pool = find(process, handle); /* another thread may have been faster */
+    if (pool == NULL)
+        pool = find(process, NULL);
+    if (pool != NULL && pool->handle == NULL) {
+        pool->device = device;
+        __atomic_store_n(&pool->handle, handle, __ATOMIC_RELEASE);
+    }
+    return pool;
+}
+
+struct hv_pool *hv_pool_of(struct hv_process *process, CUmemoryPool handle, uint32_t device)
+{
+    uint64_t bytes;
+    struct hv_pool *pool = find(process, handle);
+    if (pool != NULL || device >= HV_MAX_DEVICES || !held_by(handle, &bytes))
+        return pool;
+    lock(&process->pools.lock);
+    pool = enter(process, handle, device);
+    unlock(&process->pools.lock);
+    return pool;
+}
+
+void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation)
+{
+    uint64_t held;
+    lock(&pool->lock);
+    if (!held_by(pool->handle, &held))
+        held = pool->accounted + reservation->bytes;
+    uint64_t growth = held > pool->accounted ? held - pool->accounted : 0;
+    uint64_t shrunk = pool->accounted > held ? pool->accounted - held : 0;
+    hv_reservation_correct(reservation, growth);
+    hv_memory_release(reservation->process, pool->device, false, shrunk);
+    pool->accounted = held;
+    unlock(&pool->lock);
+}
+
+/* Only ever less: growth is entered by who allocates, and until it is, the
+ * reservation covers it. */
+static void refresh(struct hv_process *process, struct hv_pool *pool)
+{
+    uint64_t held;
+    lock(&pool->lock);
+    if (held_by(pool->handle, &held) && held < pool->accounted) {
+        hv_memory_release(process, pool->device, false, pool->accounted - held);
+        pool->accounted = held;
+    }
+    unlock(&pool->lock);
+}
+
+static void for_each(struct hv_process *process, uint32_t device, bool trim)
+{
+    hv_call_type_cuMemPoolTrimTo give_up = HV_DRIVER(cuMemPoolTrimTo);
+    for (uint32_t i = 0; i < HV_POOLS; i++) {
+        struct hv_pool *pool = &process->pools.pools[i];
+        CUmemoryPool handle = __atomic_load_n(&pool->handle, __ATOMIC_ACQUIRE);
+        if (handle == NULL || pool->device != device || hv_load_relaxed(&pool->accounted) == 0)
+            continue;
+        if (trim && give_up != NULL)
+            (void)give_up(handle, 0); /* then it keeps what it has */
+        refresh(process, pool);
+    }
+}
+
+void hv_pools_refresh(struct hv_process *process, uint32_t device)
+{
+    for_each(process, device, false);
+}
+
+void hv_pools_trim(struct hv_process *process, uint32_t device)
+{
+    for_each(process, device, true);
+}
+
+void hv_pool_destroyed(struct hv_process *process, CUmemoryPool handle)
+{
+    struct hv_pool *pool = find(process, handle);
+    if (pool == NULL)
+        return;
+    lock(&pool->lock);
+    hv_memory_release(process, pool->device, false, pool->accounted);
+    pool->accounted = 0;
+    __atomic_store_n(&pool->handle, NULL, __ATOMIC_RELEASE);
+    unlock(&pool->lock);
+}

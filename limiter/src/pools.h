@@ -1,0 +1,47 @@
+/*
+ * Memory pools of the driver (stream-ordered allocation). A pool keeps what was
+ * freed, so what counts is not what its allocations hold but what it holds
+ * itself, and the driver tells that: an allocation is reserved in full and then
+ * corrected to what the pool grew by.
+ */
+#ifndef HV_POOLS_H
+#define HV_POOLS_H
+
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+#define HV_POOLS 64
+
+struct hv_process;
+struct hv_reservation;
+
+struct hv_pool {
+    CUmemoryPool handle; /* NULL: free place */
+    uint64_t accounted;  /* bytes in the ledger */
+    uint32_t device;     /* index in hv_limits.devices */
+    uint32_t lock;
+};
+
+struct hv_pool_table {
+    uint32_t lock; /* for entering a pool once */
+    struct hv_pool pools[HV_POOLS];
+};
+
+/* The pool of this handle, entered if need be; NULL: no room, or a driver that
+ * does not tell what pools hold. Its allocations then count one by one. */
+struct hv_pool *hv_pool_of(struct hv_process *process, CUmemoryPool handle, uint32_t device);
+
+/* After an allocation from it that was reserved. */
+void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation);
+
+/* Account what the device's pools hold now; they shrink when streams are waited for. */
+void hv_pools_refresh(struct hv_process *process, uint32_t device);
+
+/* The same, after making them give up what nobody uses: before a refusal. */
+void hv_pools_trim(struct hv_process *process, uint32_t device);
+
+/* The driver destroyed the pool. */
+void hv_pool_destroyed(struct hv_process *process, CUmemoryPool handle);
+
+#endif
