@@ -51,6 +51,7 @@ void sim_graph_free(CUgraph graph);
 CUgraph sim_graph_copy(CUgraph graph);
 CUresult sim_graph_add(CUgraph graph, CUgraphNodeType type, const CUgraphNode *after, size_t count, CUgraphNode *out);
 CUresult sim_graph_add_allocation(CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params, CUgraphNode *out);
+void sim_graph_take_back(CUgraph graph, CUgraphNode node); /* takes a node out and frees it */
 CUgraphNode *sim_graph_sort(CUgraph graph); /* NULL: a cycle, or no memory */
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream);
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
