@@ -38,6 +38,7 @@ class DaemonProcess:
         self.base_directory = directory / "base"
         self.flags = flags
         self.environment = dict(environment or {})
+        self.prefix: tuple[str, ...] = ()  # a command that execs its arguments
         self.process: subprocess.Popen[bytes] | None = None
         self._starts = 0
 
@@ -67,6 +68,7 @@ class DaemonProcess:
         """Start it and return at once; wait_serving() and wait_ready() wait."""
         self._starts += 1
         command = [
+            *self.prefix,
             *(sys.executable, "-m", "hypervisor", "run", "--http-port", "0"),
             *("--state-dir", str(self.state_directory), "--base-dir", str(self.base_directory)),
             *("--listen", self.read_address, "--admin-listen", self.admin_address),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -259,3 +260,27 @@ def test_help_lists_every_setting() -> None:
     assert done.returncode == 0
     for flag in ("--simulate", "--listen", "--http-port", "--base-dir", "--state-dir", "--report-to", "--config"):
         assert flag in done.stdout
+
+
+def test_people_at_a_terminal_get_the_addresses_in_one_line(make_daemon) -> None:
+    controller, terminal = pty.openpty()
+    daemon = make_daemon()
+    command = [
+        *(sys.executable, "-m", "hypervisor", "run", "--simulate", "t4", "--http-port", "0"),
+        *("--state-dir", str(daemon.state_directory), "--base-dir", str(daemon.base_directory)),
+        *("--listen", daemon.read_address, "--admin-listen", daemon.admin_address),
+        *("--owner-listen", daemon.owner_address),
+    ]
+    with subprocess.Popen(command, stderr=terminal, stdin=subprocess.DEVNULL) as process:
+        os.close(terminal)
+        text = ""
+        while "hypervisor serves" not in text or not text.endswith("\n"):
+            text += os.read(controller, 4096).decode()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        os.close(controller)
+    (line,) = [line for line in text.splitlines() if line.startswith("hypervisor serves")]
+    assert daemon.read_address in line
+    assert "http://127.0.0.1:" in line
+    assert "simulated machine" in line
+    assert not any(line.startswith("{") for line in text.splitlines())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -243,3 +244,27 @@ def test_a_start_on_a_full_disk_is_refused_in_one_line(make_daemon) -> None:
     (line,) = done.stderr.splitlines()
     assert str(daemon.state_directory) in line
     assert "free some space" in line
+
+
+def test_a_new_boot_keeps_what_is_named_and_forgets_no_event(make_daemon, tmp_path: Path) -> None:
+    """Another boot id, as after a reboot; the limit files of a tmpfs are gone then."""
+    other_boot = tmp_path / "boot_id"
+    other_boot.write_text("11111111-2222-3333-4444-555555555555\n")
+    probe = ["unshare", "--mount", "mount", "--bind", str(other_boot), "/proc/sys/kernel/random/boot_id"]
+    if subprocess.run(probe, capture_output=True).returncode != 0:
+        pytest.skip("no mount namespace can be made here")
+    daemon = make_daemon().start().wait_ready()
+    fill(daemon, 2)
+    before = grants(daemon)
+    epoch = calls.list_gpus(daemon)[0].revision.epoch
+    uuids = [gpu.uuid for gpu in calls.list_gpus(daemon)]
+    daemon.kill()
+    shutil.rmtree(daemon.base_directory)
+    script = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
+    daemon.prefix = ("unshare", "--mount", "sh", "-c", script, str(other_boot))
+    daemon.start().wait_ready()
+    assert [(grant[0], grant[4]) for grant in grants(daemon)] == [(grant[0], grant[4]) for grant in before]
+    assert len(files(daemon)) == 4
+    assert [gpu.uuid for gpu in calls.list_gpus(daemon)] == uuids
+    assert calls.list_gpus(daemon)[0].revision.epoch == epoch + 1
+    assert [event.reason for event in calls.list_events(daemon)].count("AllocationGranted") == 2

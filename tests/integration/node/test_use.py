@@ -69,6 +69,7 @@ def test_memory_of_strangers_is_subtracted_and_comes_back(daemon: DaemonProcess)
     with client(daemon, "--idle", f"--hold={4 * GIB}", "--seconds=60"):
         wait_until(lambda: gpu(daemon).capacity.unattributed.bytes >= 4 * GIB, "the stranger to be seen")
         used = gpu(daemon)
+        assert used.capacity.unattributed.bytes == ledger(daemon)["gpus"][0]["memory"]["used_bytes"]
         assert used.capacity.available_vram.bytes == whole - used.capacity.unattributed.bytes
         assert used.allocatable
         assert used.used_by == ""
