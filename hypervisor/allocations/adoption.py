@@ -7,6 +7,7 @@ a record are removed, unless a process lives in them.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -58,9 +59,13 @@ class Ground:
 
 
 def access_of(allocation: Allocation) -> Access:
-    """Who may write the usage file: the owner's user for a process, every process that sees it otherwise."""
+    """Who may write the usage file: the owner's user for a process, a Pod through its mount, for a name whoever was
+    given its path."""
     owner = allocation.spec.owner
-    return Access(owner_uid=owner.uid if owner.kind is OwnerKind.PROCESS else None)
+    return Access(
+        owner_uid=owner.uid if owner.kind is OwnerKind.PROCESS else None,
+        mounted_only=owner.kind is OwnerKind.POD and os.geteuid() == 0,
+    )
 
 
 def make_limit_files(ground: Ground, allocation: Allocation) -> LimitFiles:

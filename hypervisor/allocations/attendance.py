@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hypervisor.allocations.held import Held
@@ -41,7 +42,8 @@ def settle(held: Held, table: ProcessTable, tell: Tell) -> None:
         if life is Life.DEAD:
             dead.append(slot)
         elif slot.phase is SlotPhase.LIVE:
-            living.append(_process(slot, host_pid))
+            if host_pid is None or _speaks_for_itself(held, slot, host_pid, table):
+                living.append(_process(slot, host_pid))
         else:
             unknown += 1  # is being claimed right now
     held.processes, held.unknown_slots = tuple(living), unknown
@@ -52,6 +54,18 @@ def settle(held: Held, table: ProcessTable, tell: Tell) -> None:
         held.finding = error.message
     else:
         tell.count.slots_returned += len(returned)
+
+
+def _speaks_for_itself(held: Held, slot: Slot, host_pid: int, table: ProcessTable) -> bool:
+    """False for a slot that names a process which has not mapped the file: somebody wrote another's name into it, so
+    that what the driver attributes to that one would count here, or so that the allocation would never end."""
+    assert held.files is not None
+    assert held.files.usage is not None
+    # Where the kernel names a mapped file otherwise than stat does (some layered file systems), it says nothing. Our
+    # own mapping of the other file shows it.
+    if not table.has_mapped(os.getpid(), table.own_start_time, held.files.shm.inode):
+        return True
+    return table.has_mapped(host_pid, slot.start_time_ticks, held.files.usage.inode)
 
 
 def _still_lives(process: AttachedProcess, table: ProcessTable) -> bool:

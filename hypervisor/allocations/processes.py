@@ -15,6 +15,7 @@ from pathlib import Path
 
 # PROC_PID_INIT_INO of the kernel: the inode of the first PID namespace, from which all processes can be seen.
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+_REMEMBERED_MAPPINGS = 4096
 
 
 class Life(Enum):
@@ -56,7 +57,10 @@ class ProcessTable:
         self._complete = False
         self._known: dict[ProcessName, int] = {}
         self._namespaces_below: set[int] = set()
+        self._seen_mapped: set[tuple[int, int, tuple[int, int]]] = set()
         self.own_namespace = _inode(proc / "self/ns/pid") or 0
+        own = self.stat(os.getpid())
+        self.own_start_time = own.start_time_ticks if own is not None else 0
         # /proc may belong to another namespace than ours; then its numbers are not the ones that slots hold.
         self._own_proc = _link(proc / "self") == str(os.getpid())
         self._sees_all = self.own_namespace == INITIAL_PID_NAMESPACE and (proc / "1/stat").exists()
@@ -120,22 +124,37 @@ class ProcessTable:
 
     def mapping(self, inodes: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
         """Which of these files, by (device, inode), some other process has mapped."""
-        wanted = {
-            (f"{os.major(device):02x}:{os.minor(device):02x}", str(inode)): (device, inode) for device, inode in inodes
-        }
-        found: set[tuple[int, int]] = set()
+        wanted, found = set(inodes), set[tuple[int, int]]()
         for pid in self._pids() if wanted else ():
-            if pid == os.getpid():
-                continue
-            try:
-                lines = (self._proc / str(pid) / "maps").read_text(errors="replace").splitlines()
-            except OSError:
-                continue
-            for line in lines:
-                parts = line.split(maxsplit=5)
-                place = wanted.get((parts[3], parts[4])) if len(parts) >= 5 else None
-                if place is not None:
-                    found.add(place)
+            if pid != os.getpid():
+                found |= wanted.intersection(self._mapped_by(pid) or ())
+        return found
+
+    def has_mapped(self, pid: int, start_time_ticks: int, inode: tuple[int, int]) -> bool:
+        """Has this host process the file mapped, so that it may speak of itself there? True also where that can't be
+        said. Once it has, it keeps it: that is looked up once."""
+        key = (pid, start_time_ticks, inode)
+        if key not in self._seen_mapped:
+            mapped = self._mapped_by(pid)
+            if mapped is not None and inode not in mapped:
+                return False
+            if len(self._seen_mapped) >= _REMEMBERED_MAPPINGS:
+                self._seen_mapped.clear()  # of processes long gone, mostly; the rest is looked up again
+            self._seen_mapped.add(key)
+        return True
+
+    def _mapped_by(self, pid: int) -> set[tuple[int, int]] | None:
+        """The files that a host process has mapped, by (device, inode); None when that can't be read."""
+        try:
+            lines = (self._proc / str(pid) / "maps").read_bytes().splitlines()
+        except OSError:
+            return None
+        found = set()
+        for line in lines:
+            _, _, _, device, inode, *_ = line.split(maxsplit=5)
+            if inode != b"0":
+                major, _, minor = device.partition(b":")
+                found.add((os.makedev(int(major, 16), int(minor, 16)), int(inode)))
         return found
 
     def _pids(self) -> list[int]:

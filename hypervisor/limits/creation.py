@@ -20,9 +20,18 @@ _FIRST_SLOTS = (163840, 8 * 1088)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may write the usage file: everybody who sees it (a Pod, None), or this uid only."""
+    """Who may write the usage file: one user only, or everybody who can reach it (owner_uid None).
+
+    A Pod reaches it by a mount that a root process makes, so no other user of the host needs to: mounted_only keeps
+    them out of the directory.
+    """
 
     owner_uid: int | None = None
+    mounted_only: bool = False
+
+    @property
+    def directory_mode(self) -> int:
+        return 0o700 if self.mounted_only else 0o755
 
     @property
     def mode(self) -> int:
@@ -32,13 +41,13 @@ class Access:
 def make_files(directory: Path, identity: Identity, access: Access) -> None:
     """Make the directory and both files in it. Raises LimitFileError, and then nothing is left of them."""
     try:
-        directory.mkdir(mode=0o755)
+        directory.mkdir(mode=0o700)
     except FileExistsError as error:
         raise LimitFileError(Finding.EXISTS, f"{directory} exists already") from error
     except OSError as error:
         raise _failed(directory, error) from error
     try:
-        directory.chmod(0o755)  # whatever the umask
+        directory.chmod(access.directory_mode)  # whatever the umask
         _make_file(directory, FileKind.USAGE, identity, mode=access.mode, owner_uid=access.owner_uid)
         # Last: whoever finds `shm` finds the other one too.
         _make_file(directory, FileKind.SHM, identity, mode=0o644, owner_uid=None)

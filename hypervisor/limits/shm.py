@@ -47,10 +47,11 @@ class DeviceControl:
 class ShmFile:
     """An open file of limits. Every method raises LimitFileError (PAGE_LOST) when the file was truncated under us."""
 
-    def __init__(self, path: Path, view: Any, identity: Identity) -> None:
+    def __init__(self, path: Path, view: Any, identity: Identity, inode: tuple[int, int]) -> None:
         self._path = path
         self._view = view
         self.identity = identity
+        self.inode = inode  # (device, inode)
 
     @classmethod
     def open(cls, path: Path, *, boot_id: str) -> ShmFile:
@@ -58,6 +59,7 @@ class ShmFile:
         descriptor = open_regular(path, FileKind.SHM)
         try:
             header = parse_header(FileKind.SHM, os.pread(descriptor, HEADER_BYTES, 0), boot_id=boot_id, path=str(path))
+            found = os.fstat(descriptor)
             base = lib.hv_map_file(descriptor, FileKind.SHM.file_bytes)
             if base == ffi.NULL:
                 raise LimitFileError(Finding.UNREADABLE, f"{path} can't be mapped: {os.strerror(ffi.errno)}")
@@ -65,7 +67,7 @@ class ShmFile:
             raise LimitFileError(Finding.UNREADABLE, f"{path} can't be read: {error.strerror}") from error
         finally:
             os.close(descriptor)
-        return cls(path, shm_view(header, base), header.identity)
+        return cls(path, shm_view(header, base), header.identity, (found.st_dev, found.st_ino))
 
     def close(self) -> None:
         """Unmap the file; the object is of no use afterwards."""

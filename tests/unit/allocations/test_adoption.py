@@ -192,7 +192,7 @@ def test_files_without_a_record_are_kept_while_a_process_lives_in_them(node: Nod
         "print(1, flush=True)\n"
         "time.sleep(60)"
     )
-    arguments = [str(usage)] if how == "mapping" else []
+    arguments = [] if how == "environment" else [str(usage)]
     with subprocess.Popen(["python3", "-c", program, *arguments], env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"

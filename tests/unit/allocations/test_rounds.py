@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,20 +44,31 @@ MIB = 2**20
 JOB = named("job", request("0", compute=percent(40), vram=2 * GIB))
 
 
+MAPPER = """
+import mmap
+file = open(input(), "r+b")
+mapped = mmap.mmap(file.fileno(), 0)
+print("mapped", flush=True)
+input()
+"""
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that stands for a workload."""
-    with subprocess.Popen(["sleep", "60"]) as process:
+def sleeper() -> Iterator[subprocess.Popen[str]]:
+    """A process that stands for a workload: it maps the usage file that it is told, and lives on."""
+    with subprocess.Popen(
+        [sys.executable, "-ISc", MAPPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         yield process
         process.kill()
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     process.kill()
     process.wait()
 
@@ -63,12 +76,20 @@ def end(process: subprocess.Popen[bytes]) -> None:
 class Workload:
     """An allocation with a process attached, and readings that advance."""
 
-    def __init__(self, node: Node, allocations: Allocations, pid: int, spec: object = JOB, **more: int) -> None:
+    def __init__(
+        self, node: Node, allocations: Allocations, process: subprocess.Popen[str], spec: object = JOB, **more: int
+    ) -> None:
         self.allocations = allocations
         self.allocation, _ = allocations.allocate(spec, self.reading())  # type: ignore[arg-type]
-        self.tenant = Tenant(Path(self.allocation.directory) / "usage")
-        self.pid = pid
-        self.tenant.attach(0, pid=pid, start=start_time(pid), namespace=own_namespace(), **more)
+        path = Path(self.allocation.directory) / "usage"
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{path}\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "mapped\n"
+        self.tenant = Tenant(path)
+        self.pid = process.pid
+        self.tenant.attach(0, pid=self.pid, start=start_time(self.pid), namespace=own_namespace(), **more)
 
     sequence = 0
 
@@ -89,8 +110,8 @@ class Workload:
         return self.allocations._held[self.allocation.uid].files.shm  # type: ignore[union-attr]
 
 
-def test_usages_are_what_is_accounted(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=GIB)
+def test_usages_are_what_is_accounted(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper, held=GIB)
     usage = workload.step()
     (figures,) = usage.devices
     assert (figures.reserved_bytes.value, figures.denials_total.value, figures.over) == (GIB, 0, False)
@@ -98,8 +119,8 @@ def test_usages_are_what_is_accounted(node: Node, sleeper: subprocess.Popen[byte
     assert (process.pid, process.host_pid, process.reserved_bytes) == (sleeper.pid, sleeper.pid, (GIB,))
 
 
-def test_a_dead_process_gives_its_bytes_back_exactly_once(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=GIB)
+def test_a_dead_process_gives_its_bytes_back_exactly_once(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper, held=GIB)
     workload.tenant.attach(1, pid=os.getpid(), start=start_time(os.getpid()), namespace=own_namespace(), held=5 * MIB)
     workload.step()
     end(sleeper)
@@ -112,24 +133,40 @@ def test_a_dead_process_gives_its_bytes_back_exactly_once(node: Node, sleeper: s
 
 
 def test_a_process_that_died_before_its_slot_had_its_bytes_leaves_a_total_that_is_healed(
-    node: Node, sleeper: subprocess.Popen[bytes]
+    node: Node, sleeper: subprocess.Popen[str]
 ) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=GIB)
+    workload = Workload(node, node.start(), sleeper, held=GIB)
     workload.tenant.set_total(GIB + 100 * MIB)
     workload.step()
     assert workload.tenant.total() == GIB
 
 
-def test_slots_of_a_namespace_that_can_not_be_seen_are_kept(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=GIB)
+def test_slots_of_a_namespace_that_can_not_be_seen_are_kept(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper, held=GIB)
     workload.tenant.attach(1, pid=5, start=5, namespace=0, held=GIB)  # a process without /proc
     usage = workload.step()
     assert [process.host_pid for process in usage.processes] == [sleeper.pid, None]
     assert usage.devices[0].reserved_bytes.value == 2 * GIB
 
 
-def test_overhead_is_what_the_driver_sees_beyond_the_account(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=GIB)
+def test_a_slot_that_names_somebody_else_counts_for_nobody(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    """Else a tenant could hide a stranger's memory from admission, or keep its allocation for ever."""
+    workload = Workload(node, node.start(), sleeper)
+    other = os.getppid()
+    workload.tenant.attach(1, pid=other, start=start_time(other), namespace=own_namespace())
+    stranger = ProcessOnGpu(pid=other, memory_bytes=70 * GIB, busy_ratio=None)
+    usage = workload.step(workload.on_gpu(0), stranger)
+    assert [process.host_pid for process in usage.processes] == [sleeper.pid]
+    with pytest.raises(Refusal) as caught:
+        workload.allocations.allocate(named("b", request("0", vram=11 * GIB)), workload.reading(stranger))
+    assert caught.value.reason is RefusalReason.INSUFFICIENT_VRAM
+    end(sleeper)
+    workload.step()
+    assert workload.allocations.release("job") == ()
+
+
+def test_overhead_is_what_the_driver_sees_beyond_the_account(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper, held=GIB)
     workload.step(workload.on_gpu(GIB + 300 * MIB))
     usage = workload.step(workload.on_gpu(GIB + 300 * MIB))
     assert usage.devices[0].overhead_bytes.value == 300 * MIB
@@ -139,9 +176,9 @@ def test_overhead_is_what_the_driver_sees_beyond_the_account(node: Node, sleeper
     assert workload.shm.control(0).overhead_bytes == 0
 
 
-def test_the_time_of_the_overhead_waits_for_every_context(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
+def test_the_time_of_the_overhead_waits_for_every_context(node: Node, sleeper: subprocess.Popen[str]) -> None:
     """A process gives up what stands for its context when the time says that the overhead has it."""
-    workload = Workload(node, node.start(), sleeper.pid)
+    workload = Workload(node, node.start(), sleeper)
     workload.tenant.account(0, held=300 * MIB, context=300 * MIB)
     for _ in range(2):
         workload.step()  # the driver does not list it yet
@@ -152,8 +189,8 @@ def test_the_time_of_the_overhead_waits_for_every_context(node: Node, sleeper: s
     assert control.overhead_at_ns > 0
 
 
-def test_a_new_daemon_keeps_the_overhead_until_it_has_measured(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=GIB)
+def test_a_new_daemon_keeps_the_overhead_until_it_has_measured(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper, held=GIB)
     for _ in range(2):
         workload.step(workload.on_gpu(GIB + 300 * MIB))
     workload.allocations.close()
@@ -163,8 +200,8 @@ def test_a_new_daemon_keeps_the_overhead_until_it_has_measured(node: Node, sleep
     assert workload.shm.control(0).overhead_bytes == 300 * MIB
 
 
-def test_busy_time_of_its_processes_is_added_up(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid)
+def test_busy_time_of_its_processes_is_added_up(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper)
     workload.step(workload.on_gpu(0, 0.5))
     first = workload.shm.control(0)
     usage = workload.step(workload.on_gpu(0, 0.25))
@@ -175,16 +212,16 @@ def test_busy_time_of_its_processes_is_added_up(node: Node, sleeper: subprocess.
     assert usage.enforcement is Enforcement.VERIFIED
 
 
-def test_without_the_drivers_word_enforcement_is_unverified(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid)
+def test_without_the_drivers_word_enforcement_is_unverified(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper)
     usage = workload.step(workload.on_gpu(None))
     assert usage.enforcement is Enforcement.UNVERIFIED
     assert usage.devices[0].overhead_bytes.absent_reason
     assert usage.devices[0].busy_ratio.absent_reason
 
 
-def test_refused_memory_is_told_with_its_numbers_once(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=GIB)
+def test_refused_memory_is_told_with_its_numbers_once(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper, held=GIB)
     workload.step()
     workload.tenant.deny(0, 3)
     workload.step()
@@ -199,8 +236,8 @@ def test_refused_memory_is_told_with_its_numbers_once(node: Node, sleeper: subpr
     assert event.regarding.uid == workload.allocation.uid
 
 
-def test_a_limit_lowered_below_use_is_over_and_told_once(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=2 * GIB)
+def test_a_limit_lowered_below_use_is_over_and_told_once(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper, held=2 * GIB)
     assert not workload.step().devices[0].over
     workload.allocations.update_limits("job", (request(vram=GIB),), workload.reading(), expected=None)
     for _ in range(3):
@@ -212,17 +249,17 @@ def test_a_limit_lowered_below_use_is_over_and_told_once(node: Node, sleeper: su
     assert not workload.step().devices[0].over
 
 
-def test_memory_that_no_limit_explains_is_a_violation(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid)
+def test_memory_that_no_limit_explains_is_a_violation(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper)
     workload.step(workload.on_gpu(10 * GIB))
     assert workload.step(workload.on_gpu(10 * GIB)).enforcement is Enforcement.VIOLATED
 
 
 @pytest.mark.parametrize("tamper", ["truncate", "delete", "scribble"])
 def test_a_tampered_usage_file_is_told_once_and_not_mended(
-    node: Node, sleeper: subprocess.Popen[bytes], tamper: str
+    node: Node, sleeper: subprocess.Popen[str], tamper: str
 ) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=GIB)
+    workload = Workload(node, node.start(), sleeper, held=GIB)
     workload.step()
     path = Path(workload.allocation.directory) / "usage"
     if tamper == "truncate":
@@ -246,8 +283,8 @@ def test_a_tampered_usage_file_is_told_once_and_not_mended(
     workload.allocations.update_limits("job", (request(compute=percent(10)),), workload.reading(), expected=None)
 
 
-def test_a_tampered_allocation_ends_with_its_last_process(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=GIB)
+def test_a_tampered_allocation_ends_with_its_last_process(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper, held=GIB)
     workload.step()
     workload.tenant.close()
     os.truncate(Path(workload.allocation.directory) / "usage", 0)
@@ -258,7 +295,7 @@ def test_a_tampered_allocation_ends_with_its_last_process(node: Node, sleeper: s
     assert workload.allocations.all == ()
 
 
-def test_an_allocation_ends_with_its_owner(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
+def test_an_allocation_ends_with_its_owner(node: Node, sleeper: subprocess.Popen[str]) -> None:
     allocations = node.start()
     allocation, _ = allocations.allocate(owned_by(sleeper.pid), inventory(device(0)))
     allocations.step(inventory(device(0)))
@@ -271,9 +308,9 @@ def test_an_allocation_ends_with_its_owner(node: Node, sleeper: subprocess.Popen
     assert node.reasons() == ["AllocationGranted", "AllocationEnded"]
 
 
-def test_it_lasts_until_its_processes_have_ended_too(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
+def test_it_lasts_until_its_processes_have_ended_too(node: Node, sleeper: subprocess.Popen[str]) -> None:
     with subprocess.Popen(["sleep", "60"]) as owner:
-        workload = Workload(node, node.start(), sleeper.pid, spec=owned_by(owner.pid))
+        workload = Workload(node, node.start(), sleeper, spec=owned_by(owner.pid))
         workload.step()
         end(owner)
     workload.step()
@@ -302,7 +339,7 @@ def test_it_lasts_for_a_process_that_has_not_attached_yet(node: Node) -> None:
     assert allocations.all == ()
 
 
-def test_an_owner_of_another_start_time_is_another_process(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
+def test_an_owner_of_another_start_time_is_another_process(node: Node, sleeper: subprocess.Popen[str]) -> None:
     allocations = node.start()
     spec = owned_by(sleeper.pid)
     reused = replace(spec, owner=replace(spec.owner, start_time_ticks=spec.owner.start_time_ticks - 1))
@@ -311,8 +348,8 @@ def test_an_owner_of_another_start_time_is_another_process(node: Node, sleeper: 
     assert allocations.all == ()
 
 
-def test_a_release_revokes_while_processes_run(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=GIB)
+def test_a_release_revokes_while_processes_run(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper, held=GIB)
     (process,) = workload.allocations.release("job")
     assert process.host_pid == sleeper.pid
     assert workload.shm.state.revoked
@@ -333,10 +370,10 @@ def test_a_release_revokes_while_processes_run(node: Node, sleeper: subprocess.P
 
 
 def test_revoked_capacity_is_free_only_when_its_processes_have_ended(
-    node: Node, sleeper: subprocess.Popen[bytes]
+    node: Node, sleeper: subprocess.Popen[str]
 ) -> None:
     whole = request("0", compute=percent(100), vram=80 * GIB)
-    workload = Workload(node, node.start(), sleeper.pid, spec=named("a", whole))
+    workload = Workload(node, node.start(), sleeper, spec=named("a", whole))
     workload.allocations.release("a")
     with pytest.raises(Refusal) as caught:
         workload.allocations.allocate(named("b", whole), workload.reading())
@@ -346,8 +383,8 @@ def test_revoked_capacity_is_free_only_when_its_processes_have_ended(
     workload.allocations.allocate(named("b", whole), workload.reading())
 
 
-def test_memory_of_our_own_processes_is_not_foreign(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=GIB)
+def test_memory_of_our_own_processes_is_not_foreign(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper, held=GIB)
     crowded = workload.reading(workload.on_gpu(2 * GIB))
     workload.allocations.allocate(named("rest", request("0", vram=78 * GIB)), crowded)
 
@@ -414,8 +451,8 @@ def test_reloaded_settings_reach_the_limit_files(node: Node) -> None:
     assert shm.state.generation == generation + 1
 
 
-def test_a_device_that_is_not_in_the_drivers_list_has_a_reason(node: Node, sleeper: subprocess.Popen[bytes]) -> None:
-    workload = Workload(node, node.start(), sleeper.pid, held=GIB)
+def test_a_device_that_is_not_in_the_drivers_list_has_a_reason(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper, held=GIB)
     (usage,) = workload.allocations.step(inventory(sequence=10**6))
     assert usage.devices[0].gpu_uuid == uuid_of(0)
     assert usage.devices[0].reserved_bytes.value == GIB
