@@ -3,6 +3,10 @@
 In: NVML, asked only by the child process `hypervisor gpu-reader` (nvml.py is the only importer of pynvml), and
 sysfs. Out: model.Inventory, judged by this side (judge.py), with the last good figures standing where the driver
 fails. catalogue.py is pure and usable alone. Nothing here changes a GPU.
+
+The way of a reading: nvml.py asks, survey.py gathers, child.py tells it through wire.py; session.py of the daemon
+receives it, fleet.py and device.py keep it, judge.py and processes.py decide what is believed, topology.py and
+catalogue.py add what follows from it, observe.py makes the inventory, reader.py publishes it.
 """
 
 from __future__ import annotations

@@ -115,6 +115,8 @@ def incomplete(facts: DeviceFacts) -> bool:
         facts.name,
         facts.bus_id,
         facts.minor,
+        facts.pci_device_id,
+        facts.architecture,
         facts.compute_capability,
         facts.cores,
         facts.serial,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from hypervisor.gpu import addresses, device, wire
 from hypervisor.gpu.codes import TIMEOUT
 from hypervisor.gpu.device import DeviceRecord
+from hypervisor.gpu.judge import AGREEING_READINGS
 from hypervisor.gpu.topology import Place
 from hypervisor.gpu.wire import Answer
 from hypervisor.model.health import HealthState
@@ -38,6 +39,7 @@ class CardState:
     bus_id: str | None
     instances: tuple[str, ...] = ()
     mig_enabled: bool = False
+    other_mode: int = 0  # readings in a row that say the opposite of mig_enabled
     attached: bool = False  # by the reader that runs now
     missing: bool = False
     detached: bool = False
@@ -142,20 +144,27 @@ class Fleet:
         card = self.cards[reply.slot] = known or CardState(reply.slot, index, uuid, facts.bus_id.value)
         card.slot, card.index, card.bus_id = reply.slot, index, facts.bus_id.value or card.bus_id
         card.attached, card.missing = True, False
-        if reply.mig_enabled.value is not None:
-            card.mig_enabled = reply.mig_enabled.value
+        if known is None or card.other_mode >= AGREEING_READINGS:
+            card.mig_enabled = bool(reply.mig_enabled.value)
+            card.other_mode = 0
         self.holes.pop(index, None)
-        self._on_facts(card, facts, reply.instances)
+        # What a card is divided into is believed when its mode is: a wrong answer must not lose an instance.
+        believed = reply.instances_complete and reply.mig_enabled.value == card.mig_enabled
+        self._on_facts(card, facts, reply.instances, all_told=believed)
         retry = FACTS_RETRY_SECONDS if device.incomplete(facts) else float("inf")
         card.facts_due_at = now + min(retry, INSTANCES_SECONDS if card.mig_enabled else float("inf"))
         if card.surveyed is None:
             self.survey_due_at = now
 
-    def _on_facts(self, card: CardState, facts: wire.DeviceFacts, instances: list[wire.DeviceFacts]) -> None:
+    def _on_facts(
+        self, card: CardState, facts: wire.DeviceFacts, instances: list[wire.DeviceFacts], *, all_told: bool
+    ) -> None:
         parent = self._identify(facts, card, None)
-        for gone in set(card.instances) - {each.uuid.value for each in instances}:
-            self.records.pop(gone, None)
-        card.instances = tuple(each.uuid.value for each in instances if each.uuid.value)
+        told = tuple(each.uuid.value for each in instances if each.uuid.value)
+        absent = tuple(uuid for uuid in card.instances if uuid not in told)
+        card.instances = told if all_told else (*told, *absent)
+        for gone in absent if all_told else ():
+            del self.records[gone]
         for each in instances:
             if each.uuid.value:
                 self._identify(each, card, parent)
@@ -199,8 +208,10 @@ class Fleet:
     ) -> None:
         """A card was read."""
         self.quarantines.pop(card.slot, None)
-        if reply.mig_enabled.value is not None and reply.mig_enabled.value != card.mig_enabled:
-            card.facts_due_at = now
+        if reply.mig_enabled.value is not None:
+            card.other_mode = card.other_mode + 1 if reply.mig_enabled.value != card.mig_enabled else 0
+            if card.other_mode >= AGREEING_READINGS:
+                card.facts_due_at = now
         for told in reply.devices:
             record = self.records.get(told.uuid)
             if record is None:

@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 import pynvml
 
 from hypervisor.gpu import library, lists
-from hypervisor.gpu.codes import FUNCTION_NOT_FOUND, SUCCESS, UNREADABLE, ErrorClass, classify
+from hypervisor.gpu.codes import FUNCTION_NOT_FOUND, NOT_FOUND, SUCCESS, UNREADABLE, ErrorClass, classify
 from hypervisor.gpu.wire import Answer, Call, Memory, Process, Sample
 
 Value = TypeVar("Value")
 Rung = tuple[str, Callable[[Any], Value]]
 
 AFFINITY_WORDS = 64  # 4096 CPUs
+MOST_MIG_DEVICES = 64  # more than any card has; a count beyond is garbage
 # A sample from further ahead is garbage; believed, its time would hide all samples that come after it.
 A_DAY_US = 86_400_000_000
 FIRST_SAMPLES_US = 2_000_000
@@ -247,20 +248,18 @@ class Nvml:
             lambda handle: [int(word) for word in getattr(pynvml, name)(handle, AFFINITY_WORDS, *arguments)],
         )
 
-    def mig_devices(self, device: Device) -> list[Device]:
-        """Handles of the MIG devices of a card; the numbering has holes."""
+    def mig_devices(self, device: Device) -> tuple[list[Device], bool]:
+        """Handles of the MIG devices of a divided card, and whether these are all; the numbering has holes."""
         most = self.number(device, "nvmlDeviceGetMaxMigDeviceCount")
         found = []
-        for index in range(most.value or 0):
-            answer = self.ask(
-                device,
-                "nvmlDeviceGetMigDeviceHandleByIndex",
-                partial(_mig_device, index),
-                index,
-            )
+        complete = bool(most.value)  # a divided card has room for one at least
+        for index in range(min(most.value or 0, MOST_MIG_DEVICES)):
+            answer = self.ask(device, "nvmlDeviceGetMigDeviceHandleByIndex", partial(_mig_device, index), index)
             if answer.code == SUCCESS:
                 found.append(Device(answer.value))
-        return found
+            elif answer.code != NOT_FOUND:
+                complete = False
+        return found, complete
 
     def instance_attributes(self, device: Device) -> Answer[tuple[int, int]]:
         """Multiprocessors and mebibytes of a MIG device."""

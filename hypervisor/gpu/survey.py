@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypervisor.gpu import addresses, wire
-from hypervisor.gpu.codes import NOT_ASKED, NOT_SUPPORTED, SUCCESS, ErrorClass, classify
+from hypervisor.gpu.codes import NOT_ASKED, NOT_SUPPORTED, SUCCESS, UNREADABLE, ErrorClass, classify
 from hypervisor.gpu.nvml import Device, Nvml
 from hypervisor.gpu.wire import Answer
 
@@ -16,6 +16,9 @@ CLOCK_MEMORY = 2
 MOST_LINKS = 36
 P2P_READ, P2P_WRITE, P2P_NVLINK = 0, 1, 2
 SCOPE_NODE = 0
+VENDOR = 0x10DE
+# Bounds of what can be true.
+MOST_INDEX, MOST_CORES, MOST_MEGAHERTZ = 4095, 200_000, 10_000
 
 
 @dataclass(slots=True)
@@ -36,36 +39,56 @@ def attach(nvml: Nvml, handle: Any, request: wire.Attach) -> tuple[Card, wire.At
     slot = facts.bus_id.value or request.bus_id or f"index:{request.index}"
     mig = mig_enabled(nvml, device)
     card = Card(slot, device, facts.uuid.value or "")
+    handles, complete = nvml.mig_devices(device) if mig.value else ([], mig.value is False)
     instances = []
-    for instance in nvml.mig_devices(device) if mig.value else ():
+    for instance in handles:
         told = _instance_facts(nvml, instance, facts)
         if told.uuid.value:
             card.instances.append((told.uuid.value, instance))
             instances.append(told)
-    return card, wire.Attached(SUCCESS, slot, index, facts, mig, instances)
+        else:
+            complete = False
+    attached = wire.Attached(SUCCESS, slot, within(index, 0, MOST_INDEX), facts, mig, instances, complete)
+    return card, attached
 
 
 def mig_enabled(nvml: Nvml, device: Device) -> Answer[bool]:
     """Whether the card is divided now; a change that is pending does not count."""
     mode = nvml.pair(device, "nvmlDeviceGetMigMode")
-    return Answer(None, mode.code) if mode.value is None else Answer(mode.value[0] == 1)
+    if mode.value is None:
+        return Answer(None, mode.code)
+    return Answer(mode.value[0] == 1) if mode.value[0] in (0, 1) else Answer(None, UNREADABLE)
+
+
+def within(answer: Answer[int], low: int, high: int) -> Answer[int]:
+    """The answer, or that it can't be read where its value can't be true: it is then asked for again."""
+    return answer if answer.value is None or low <= answer.value <= high else Answer(None, UNREADABLE)
+
+
+def _filled(answer: Answer[str]) -> Answer[str]:
+    return answer if answer.value != "" else Answer(None, UNREADABLE)
 
 
 def _facts(nvml: Nvml, device: Device) -> wire.DeviceFacts:
     pci = nvml.pci(device)
     bus_id, pci_device_id = pci.value or (None, None)
+    if pci_device_id is not None and pci_device_id & 0xFFFF != VENDOR:
+        pci, bus_id, pci_device_id = Answer(None, UNREADABLE), None, None
+    capability = nvml.pair(device, "nvmlDeviceGetCudaComputeCapability")
+    if capability.value is not None and not (0 < capability.value[0] < 100 and 0 <= capability.value[1] < 10):
+        capability = Answer(None, UNREADABLE)
     return wire.DeviceFacts(
-        uuid=nvml.text(device, "nvmlDeviceGetUUID"),
-        minor=nvml.number(device, "nvmlDeviceGetMinorNumber"),
+        uuid=_filled(nvml.text(device, "nvmlDeviceGetUUID")),
+        minor=within(nvml.number(device, "nvmlDeviceGetMinorNumber"), 0, MOST_INDEX),
         bus_id=Answer(addresses.normalise(bus_id) if bus_id else None, pci.code),
         pci_device_id=Answer(pci_device_id, pci.code),
-        name=nvml.text(device, "nvmlDeviceGetName"),
+        name=_filled(nvml.text(device, "nvmlDeviceGetName")),
         architecture=nvml.number(device, "nvmlDeviceGetArchitecture"),
-        compute_capability=nvml.pair(device, "nvmlDeviceGetCudaComputeCapability"),
-        cores=nvml.number(device, "nvmlDeviceGetNumGpuCores"),
+        compute_capability=capability,
+        cores=within(nvml.number(device, "nvmlDeviceGetNumGpuCores"), 1, MOST_CORES),
         serial=nvml.text(device, "nvmlDeviceGetSerial"),
         vbios_version=nvml.text(device, "nvmlDeviceGetVbiosVersion"),
-        max_sm_clock_mhz=nvml.number(device, "nvmlDeviceGetMaxClockInfo", CLOCK_SM),
+        max_sm_clock_mhz=within(nvml.number(device, "nvmlDeviceGetMaxClockInfo", CLOCK_SM), 1, MOST_MEGAHERTZ),
         virtualization=nvml.number(device, "nvmlDeviceGetVirtualizationMode"),
     )
 

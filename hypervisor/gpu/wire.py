@@ -181,9 +181,10 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Attached(msgspec.Struct, frozen=True, tag=True):
-    """Facts of the GPU, or only the code with which the handle was refused. instances: the MIG devices.
+    """Facts of the GPU, or only the code with which the handle was refused.
 
     slot names the GPU in later requests: its bus id, lower case as in sysfs, or its index where that is not known.
+    instances are the MIG devices, or those of them that could be read when they are not complete.
     """
 
     code: int
@@ -192,6 +193,7 @@ class Attached(msgspec.Struct, frozen=True, tag=True):
     facts: DeviceFacts | None = None
     mig_enabled: Answer[bool] = Answer(None, NOT_ASKED)
     instances: list[DeviceFacts] = []
+    instances_complete: bool = False
 
 
 class Surveyed(msgspec.Struct, frozen=True, tag=True):

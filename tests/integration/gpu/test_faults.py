@@ -342,17 +342,28 @@ def test_a_gpu_that_needs_a_reset_is_unhealthy_at_once(h100: Simulated) -> None:
     trio.run(main)
 
 
-def test_unprintable_names_at_the_start_are_asked_again(h100: Simulated) -> None:
-    number = h100.fault("gpu=4,call=nvmlDeviceGetName,return=garbage")
+@pytest.mark.parametrize("lie", ["return=zero", "return=garbage", "return=sentinel"])
+def test_facts_that_can_not_be_true_at_the_start_are_asked_again(h100: Simulated, lie: str) -> None:
+    facts = ("Name", "MinorNumber", "CudaComputeCapability", "NumGpuCores", "MaxClockInfo", "PciInfo*")
+    for fact in facts:
+        h100.fault(f"gpu=4,call=nvmlDeviceGet{fact},{lie}")
 
     async def main() -> None:
         async with reading(h100) as reader:
-            told = await good_round(reader)
-            assert by_index(told, 4).identity.model == ""
-            assert by_index(told, 4).vram_bytes.value is not None
+            told = await until(reader, lambda now: len(now.devices) == 8)
+            liar = by_index(told, 4)
+            assert liar.identity.sm_count is None or liar.identity.sm_count < 1000
+            assert liar.identity.minor in (None, 0)
+            if lie != "return=sentinel":  # there is none for a name, and the name alone is enough
+                assert liar.tflops.value is None
+                assert condition(liar, HealthCode.MODEL_UNKNOWN) is not None
+            assert liar.vram_bytes.value == by_index(told, 3).vram_bytes.value
             assert others_are_well(told, 4)
-            h100.machine.clear_fault(number)
-            well = await until(reader, lambda now: by_index(now, 4).identity.model != "")
+            h100.machine.clear_faults()
+            well = await until(reader, lambda now: by_index(now, 4).identity.sm_count == 132)
             assert by_index(well, 4).tflops.value == 989
+            assert by_index(well, 4).conditions == ()
+            assert by_index(well, 4).identity.minor == 4 or lie == "return=zero"
+            assert by_index(well, 4).identity.pci_device_id == "10de:2330"
 
     trio.run(main)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hypervisor.gpu import wire
 from hypervisor.gpu.catalogue import Catalogue
 from hypervisor.gpu.fleet import Fleet
+from hypervisor.gpu.judge import AGREEING_READINGS
 from hypervisor.gpu.observe import DEGRADED_ROUNDS, Observer
 from hypervisor.gpu.wire import Answer, DeviceFacts, DeviceReadings, Memory, Process
 from hypervisor.model import DeviceObservation, HealthCode, HealthState
@@ -66,8 +67,8 @@ class Node:
     observer: Observer = field(default_factory=lambda: Observer(Catalogue.load()))
     now: float = 100.0
 
-    def attach(self, *instances: DeviceFacts, mig_enabled: bool = False) -> None:
-        reply = wire.Attached(0, SLOT, Answer(0), facts(CARD), Answer(mig_enabled), list(instances))
+    def attach(self, *instances: DeviceFacts, mig_enabled: bool = False, complete: bool = True) -> None:
+        reply = wire.Attached(0, SLOT, Answer(0), facts(CARD), Answer(mig_enabled), list(instances), complete)
         self.fleet.on_attached(wire.Attach(index=0), reply, now=self.now)
 
     def read(self, *devices: DeviceReadings, mig_enabled: bool = False) -> None:
@@ -119,13 +120,30 @@ def test_instances_that_are_removed_go_and_the_card_comes_back_whole() -> None:
     node = Node()
     node.attach(mig(FIRST, 1, 42, "3g.40gb"), mig_enabled=True)
     node.read(told(CARD, 80 * GIB), told(FIRST, 40 * GIB), mig_enabled=True)
-    node.read(told(CARD, 80 * GIB), mig_enabled=False)
+    for _ in range(AGREEING_READINGS):
+        assert node.fleet.attaches_due(now=node.now) == []
+        node.read(told(CARD, 80 * GIB), mig_enabled=False)
     assert node.fleet.attaches_due(now=node.now) == [wire.Attach(bus_id=SLOT)]
     node.attach(mig_enabled=False)
     node.read(told(CARD, 80 * GIB))
     (card,) = node.devices()
     assert (card.identity.uuid, card.vram_bytes.value, card.tflops.value) == (CARD, 80 * GIB, 312)
     assert node.fleet.card_of(FIRST) is None
+
+
+def test_no_wrong_answer_loses_an_instance() -> None:
+    node = Node()
+    parts = (mig(FIRST, 1, 42, "3g.40gb"), mig(SECOND, 2, 14, "1g.10gb"))
+    node.attach(*parts, mig_enabled=True)
+    node.read(told(CARD, 80 * GIB), told(FIRST, 40 * GIB), told(SECOND, 10 * GIB), mig_enabled=True)
+    node.attach(mig_enabled=False)  # the mode is read as off, once
+    node.attach(parts[0], mig_enabled=True, complete=False)  # one handle failed
+    node.read(told(CARD, 80 * GIB), mig_enabled=False)
+    node.read(told(CARD, 80 * GIB), mig_enabled=True)
+    assert {device.identity.uuid for device in node.devices()} == {FIRST, SECOND}
+    assert {device.vram_bytes.value for device in node.devices()} == {40 * GIB, 10 * GIB}
+    node.attach(parts[0], mig_enabled=True)  # removed for good
+    assert [device.identity.uuid for device in node.devices()] == [FIRST]
 
 
 def test_a_card_is_found_by_its_instance() -> None:
