@@ -9,6 +9,7 @@ from hypervisor.cli import figures
 from hypervisor.cli.output import aligned, fitted, natural_widths, one_line
 from hypervisor.cli.tables import EVENT, owner, ready, used, word
 from hypervisor.model.quantity import format_bytes
+from hypervisor.v1 import cluster_pb2
 from hypervisor.v1 import types_pb2 as pb
 
 Lines = list[str]
@@ -89,6 +90,23 @@ def _gpu(gpu: pb.Gpu) -> Lines:
         *_conditions(gpu.conditions),
         *_links(gpu.topology),
     ]
+
+
+def _cluster_gpu(found: cluster_pb2.ClusterGpu) -> Lines:
+    where = [
+        ("Node", found.node_name),
+        ("Phase", found.phase),
+        ("Node heard of", word(cluster_pb2.Liveness, found.node_liveness, "LIVENESS_")),
+        ("Pools", ", ".join(found.pools)),
+    ]
+    if found.HasField("missing_since"):
+        where.append(("Missing for", figures.since(found.missing_since)))
+    return [*_pairs(where), *_gpu(found.gpu)]
+
+
+def _cluster_node(found: cluster_pb2.ClusterNode) -> Lines:
+    heard = f"{figures.since(found.last_seen_at)} ago ({word(cluster_pb2.Liveness, found.liveness, 'LIVENESS_')})"
+    return [*_pairs([("Last heard of", heard)]), *_node(found.node)]
 
 
 def _gpu_identity(gpu: pb.Gpu) -> Iterable[tuple[str, str]]:
@@ -230,4 +248,6 @@ PAGES: Mapping[str, Callable[[Any], Lines]] = {
     pb.Node.DESCRIPTOR.full_name: _node,
     pb.Gpu.DESCRIPTOR.full_name: _gpu,
     pb.Allocation.DESCRIPTOR.full_name: _allocation,
+    cluster_pb2.ClusterGpu.DESCRIPTOR.full_name: _cluster_gpu,
+    cluster_pb2.ClusterNode.DESCRIPTOR.full_name: _cluster_node,
 }

@@ -34,6 +34,7 @@ KINDS: Mapping[str, str] = {
 # Full name of a service -> module:class of the source that speaks it. A new kind of server is one row.
 SOURCES: Mapping[str, str] = {
     "hypervisor.v1.NodeService": "hypervisor.cli.node_source:NodeSource",
+    "hypervisor.v1.ClusterService": "hypervisor.cli.cluster_source:ClusterSource",
 }
 
 

@@ -198,9 +198,22 @@ TABLES: Mapping[str, Table] = {
     pb.Event.DESCRIPTOR.full_name: EVENT,
 }
 # Kind -> the table whose headers an empty list shows.
-EMPTY: Mapping[str, Table] = {"gpus": GPU, "pods": ALLOCATION, "nodes": NODE, "workers": WORKER, "events": EVENT}
+EMPTY: Mapping[str, Table] = {
+    "gpus": GPU,
+    "pods": ALLOCATION,
+    "nodes": NODE,
+    "workers": WORKER,
+    "events": EVENT,
+    "pools": NODE,
+}
 
 
 def table_of(item: Any) -> Table:
     """The table for a message."""
-    return TABLES[item.DESCRIPTOR.full_name]
+    table = TABLES.get(item.DESCRIPTOR.full_name)
+    if table is None:
+        # What an aggregator keeps is shown by columns of ours, and so imports them.
+        from hypervisor.cli.cluster_tables import cluster_table
+
+        table = cluster_table(item)
+    return table
