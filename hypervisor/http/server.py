@@ -37,7 +37,7 @@ class HttpLimits:
 class HttpStatistics:
     """Counters since the start."""
 
-    connections: int
+    open_connections: int
     connections_total: int
     refused_total: int
     requests_total: int
@@ -61,7 +61,7 @@ class HttpServer:
     def statistics(self) -> HttpStatistics:
         """Counters since the start."""
         return HttpStatistics(
-            connections=self._open,
+            open_connections=self._open,
             connections_total=self._accepted,
             refused_total=self._refused,
             requests_total=self._requests,

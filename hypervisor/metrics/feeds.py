@@ -12,6 +12,8 @@ from hypervisor.metrics.view import MetricsView
 
 # Fields that only grow but whose names don't end as a counter's must.
 _GROWING = frozenset({"published", "messages", "heartbeats", "resets", "coalesced", "refused", "acknowledged"})
+# Numbers that have a name of their own in the list of metrics.
+_NAMES = {"reporter_connected": "report_stream_connected", "journal_unacknowledged": "report_queue_length"}
 # Feeds with a collector of their own.
 _TOLD_ELSEWHERE = frozenset({"gpu_reader"})
 
@@ -23,11 +25,11 @@ def collect(view: MetricsView) -> Iterable[Metric]:
         if feed in _TOLD_ELSEWHERE:
             continue
         for path, value, labels in _numbers(feed, statistics):
-            text = f"{path.replace('_', ' ')}, as the feed counts it"
-            if path.endswith("_total"):
-                families.counter(path, text, value, **labels)
+            name, text = _NAMES.get(path, path), f"{path.replace('_', ' ')}, as the feed counts it"
+            if name.endswith("_total"):
+                families.counter(name, text, value, **labels)
             else:
-                families.gauge(path, text, value, **labels)
+                families.gauge(name, text, value, **labels)
     yield from families.families()
 
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.daemon_process import DaemonProcess, wait_until
@@ -230,6 +231,9 @@ def test_metrics_are_served_and_consistent_with_the_api(daemon: DaemonProcess) -
     assert sum(value for (name, _), value in found.items() if name == "gpuhv_allocated_memory_bytes") == 8 * 2**30
     assert any(name == "gpuhv_nvml_calls_total" for name, _ in found)
     assert any(name == "process_resident_memory_bytes" for name, _ in found)
+    strict = daemon.get("/metrics", {"Accept": "application/openmetrics-text"})[1]
+    families = [family.name for family in parse_openmetrics(strict)]
+    assert len(set(families)) == len(families)
     calls.release(daemon, "pod-a")
     wait_until(lambda: limits() == [], "the allocation's series to go")
 

@@ -285,12 +285,12 @@ def test_slow_clients_are_cut_and_hold_up_nobody() -> None:
 def test_too_many_connections_are_told_so() -> None:
     async def client(port: int, server: HttpServer) -> None:
         held = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
-        while server.statistics().connections < 2:
+        while server.statistics().open_connections < 2:
             await trio.testing.wait_all_tasks_blocked(0.001)
         assert (await exchange(port, b""))[0] == 503
         for stream in held:
             await stream.aclose()
-        while server.statistics().connections:
+        while server.statistics().open_connections:
             await trio.testing.wait_all_tasks_blocked(0.001)
         assert (await exchange(port, request("/healthz")))[0] == 200
 
