@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from hypervisor.simulation.document import Section, Value, parse_document
 from hypervisor.simulation.faults import parse_fault
+from hypervisor.simulation.mig import parse_instances
 from hypervisor.simulation.models import load_model, model_names
 from hypervisor.simulation.spec import (
     AFFINITY_WORDS,
@@ -20,6 +21,7 @@ from hypervisor.simulation.spec import (
     GpuSpec,
     KernelRule,
     MachineSpec,
+    MigInstanceSpec,
     ModelSpec,
     SystemSpec,
 )
@@ -52,6 +54,7 @@ class _Place:
     gpu: GpuSpec
     model: ModelSpec
     model_name: str
+    instances: tuple[MigInstanceSpec, ...] = ()
 
 
 def parse_machine(text: str, file: str, *, profile: str, seed: str | None = None) -> MachineSpec:
@@ -92,6 +95,7 @@ def parse_machine(text: str, file: str, *, profile: str, seed: str | None = None
             ),
             rules=_rules(root.get("kernels")),
             faults=tuple(parse_fault(fault, len(gpus)) for fault in found),
+            instances=tuple(place.instances for place in places),
         )
 
 
@@ -241,7 +245,7 @@ def _serial(seed: str, index: int) -> str:
 
 
 def _with_modes(value: Value | None, places: list[_Place]) -> list[_Place]:
-    """`mig: {gpu0: {mode: on}}`: the mode alone; instances are not modelled."""
+    """`mig: {gpu0: {mode: on, instances: [3g.40gb, …]}}`."""
     if value is None:
         return places
     changed = list(places)
@@ -254,7 +258,12 @@ def _with_modes(value: Value | None, places: list[_Place]) -> list[_Place]:
             mode = int(section.need("mode").truth())
             if mode and not place.gpu.mig_supported:
                 raise section.need("mode").error(f"{place.gpu.name} has no MIG")
-        changed[by_name[name]] = replace(place, gpu=replace(place.gpu, mig_mode=mode, mig_pending_mode=mode))
+            instances = section.get("instances")
+            if instances is not None and not mode:
+                raise instances.error("needs 'mode: on'")
+            laid = parse_instances(instances, place.gpu) if instances is not None else ()
+        gpu = replace(place.gpu, mig_mode=mode, mig_pending_mode=mode)
+        changed[by_name[name]] = replace(place, gpu=gpu, instances=laid)
     return changed
 
 

@@ -1,17 +1,18 @@
 """The words for faults: the same in a machine's YAML and in `hypervisor sim fault`.
 
 A fault says where it strikes (`gpu`, `pid`, `call` with a glob), what happens (exactly one of `return`,
-`value`, `delay`, `hang`, `hang_lock`, `missing`, `xid`, `lost`, `vanish`) and when (`at`, `for`, `every`,
-`count`).
+`value`, `delay`, `hang`, `hang_lock`, `missing`, `xid`, `lost`, `vanish`, `set`, `reset`, `renumber`, `driver`) and
+when (`at`, `for`, `every`, `count`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hypervisor.simulation.document import Section, Value, document_of_pairs
-from hypervisor.simulation.spec import FaultSpec
+from hypervisor.simulation.spec import MAX_GPUS, MAX_LINKS, FaultSpec
 
 # enum sim_fault_action
 ACTIONS: Mapping[str, int] = {
@@ -28,11 +29,31 @@ ACTIONS: Mapping[str, int] = {
     "xid": 11,
     "lost": 12,
     "vanish": 13,
+    "set": 14,
+    "reset": 15,
+    "renumber": 16,
+    "driver": 17,
 }
 ACTION_NAMES: Mapping[int, str] = {number: name for name, number in ACTIONS.items()}
 _WORDS_OF_RETURN = ("zero", "sentinel", "stale", "garbage")
-_DEVICE_ACTIONS = frozenset({ACTIONS["xid"], ACTIONS["lost"], ACTIONS["vanish"]})
-_EFFECTS = ("return", "value", "delay", "hang", "hang_lock", "missing", "xid", "lost", "vanish")
+_DEVICE_ACTIONS = frozenset(ACTIONS[name] for name in ("xid", "lost", "vanish", "set", "reset", "renumber"))
+_EFFECTS = (
+    *("return", "value", "delay", "hang", "hang_lock", "missing"),
+    *("xid", "lost", "vanish", "set", "reset", "renumber", "driver"),
+)
+# What `set` may name; the simulator's table says the same, and a test compares the two.
+READINGS = (
+    "throttle_reasons",
+    *(f"ecc_{kind}_{counter}" for counter in ("volatile", "aggregate") for kind in ("corrected", "uncorrected")),
+    *("remapped_corrected", "remapped_uncorrected", "remap_pending", "remap_failed"),
+    *("retired_single", "retired_double", "retire_pending", "unrepairable", "recovery_action"),
+    *("fabric_state", "fabric_status", "fabric_health", "pcie_gen", "pcie_width", "pcie_replays"),
+    *("temperature_idle_c", "temperature_busy_c", "temperature_memory_c"),
+    *("power_idle_mw", "power_busy_mw", "power_limit_mw"),
+    *("performance_state", "persistence_mode", "compute_mode", "fan_percent"),
+    *("ecc_mode", "ecc_pending_mode", "mig_pending_mode"),
+)
+LINK_READINGS = ("active", "replay_errors", "recovery_errors", "crc_errors", "speed_mbps")
 _MOST = 2**63 - 1
 
 
@@ -45,30 +66,62 @@ def _effect(section: Section) -> FaultSpec:
     given = [name for name in _EFFECTS if section.get(name) is not None]
     if given == ["xid", "lost"]:
         given = ["lost"]
+    if given == ["value", "set"]:
+        given = ["set"]
     if len(given) != 1:
         names = ", ".join(_EFFECTS)
-        raise section.value.error(f"must have exactly one of {names} (xid and lost may go together)")
+        raise section.value.error(f"must have exactly one of {names} (xid and lost go together, and value with set)")
     name = given[0]
-    value = section.need(name)
-    if name == "return":
-        word = value.text()
-        if word in _WORDS_OF_RETURN:
-            return FaultSpec(action=ACTIONS[word])
-        if not word.lstrip("-").isdecimal():
-            raise value.error(f"must be a result code or one of {', '.join(_WORDS_OF_RETURN)}, not {value.shown()}")
-        return FaultSpec(action=ACTIONS[name], value=value.integer(0, 2**31 - 1))
-    if name == "value":
-        return FaultSpec(action=ACTIONS[name], value=value.integer(-_MOST - 1, _MOST))
-    if name == "delay":
-        return FaultSpec(action=ACTIONS[name], value=value.duration())
-    if name in {"hang", "hang_lock"}:
-        return FaultSpec(action=ACTIONS[name], value=_hang(value))
-    if name == "xid":
-        return FaultSpec(action=ACTIONS[name], value=value.integer(1, 1000))
+    fault = _VALUES.get(name, _only_true)(section.need(name), section)
+    return replace(fault, action=fault.action or ACTIONS[name])
+
+
+def _returned(value: Value, _: Section) -> FaultSpec:
+    word = value.text()
+    if word in _WORDS_OF_RETURN:
+        return FaultSpec(action=ACTIONS[word])
+    if not word.lstrip("-").isdecimal():
+        raise value.error(f"must be a result code or one of {', '.join(_WORDS_OF_RETURN)}, not {value.shown()}")
+    return FaultSpec(action=ACTIONS["return"], value=value.integer(0, 2**31 - 1))
+
+
+def _only_true(value: Value, section: Section) -> FaultSpec:
     if not value.truth():
         raise value.error("can only be true; leave it out otherwise")
     xid = section.get("xid")
-    return FaultSpec(action=ACTIONS[name], value=xid.integer(0, 1000) if xid is not None and name == "lost" else 0)
+    return FaultSpec(action=0, value=xid.integer(0, 1000) if xid is not None else 0)
+
+
+def _reading(value: Value) -> str:
+    name = value.text()
+    link = re.fullmatch(r"link([0-9]{1,2})\.(\w+)", name)
+    if name in READINGS or (link and int(link[1]) < MAX_LINKS and link[2] in LINK_READINGS):
+        return name
+    links = ", ".join(f"link<n>.{reading}" for reading in LINK_READINGS)
+    raise value.error(f"must be one of {', '.join(READINGS)}, {links}, not {value.shown()}")
+
+
+def _version(value: Value) -> str:
+    version = value.text()
+    if not re.fullmatch(r"[0-9]{3}(\.[0-9]{1,4}){1,3}", version):
+        raise value.error(f'must be a driver\'s version, like "590.44.01", not {value.shown()}')
+    return version
+
+
+# What each effect's value says; the others are only switched on.
+_VALUES: Mapping[str, Callable[[Value, Section], FaultSpec]] = {
+    "return": _returned,
+    "value": lambda value, _: FaultSpec(action=0, value=value.integer(-_MOST - 1, _MOST)),
+    "delay": lambda value, _: FaultSpec(action=0, value=value.duration()),
+    "hang": lambda value, _: FaultSpec(action=0, value=_hang(value)),
+    "hang_lock": lambda value, _: FaultSpec(action=0, value=_hang(value)),
+    "xid": lambda value, _: FaultSpec(action=0, value=value.integer(1, 1000)),
+    "set": lambda value, section: FaultSpec(
+        action=0, call=_reading(value), value=section.need("value").integer(0, 2**32 - 1)
+    ),
+    "renumber": lambda value, _: FaultSpec(action=0, value=value.integer(0, MAX_GPUS - 1)),
+    "driver": lambda value, _: FaultSpec(action=0, call=_version(value)),
+}
 
 
 def parse_fault(value: Value, gpu_count: int) -> FaultSpec:
@@ -101,6 +154,13 @@ def parse_fault(value: Value, gpu_count: int) -> FaultSpec:
                 raise value.error(f"'{ACTION_NAMES[fault.action]}' needs 'gpu': which one")
             if named is not None:
                 raise named.error(f"'{ACTION_NAMES[fault.action]}' happens to a GPU, not to a call; leave this out")
+            if fault.action == ACTIONS["renumber"] and fault.value >= gpu_count:
+                raise section.need("renumber").error(f"must be from 0 to {gpu_count - 1}, not {fault.value}")
+            return fault
+        if fault.action == ACTIONS["driver"]:
+            for alien in (named, gpu, pid):
+                if alien is not None:
+                    raise alien.error("'driver' happens to the whole machine; leave this out")
             return fault
         if named is None:
             raise value.error(f"'{ACTION_NAMES[fault.action]}' needs 'call': the function's name, globs allowed")

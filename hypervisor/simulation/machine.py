@@ -58,6 +58,13 @@ def _description(spec: MachineSpec) -> Any:
             description.topology.ancestor[first][second] = spec.topology.ancestor[first][second]
             for capability, matrix in enumerate(spec.topology.p2p_status):
                 description.topology.p2p_status[capability][first][second] = matrix[first][second]
+    for index, instances in enumerate(spec.instances):
+        for at, instance in enumerate(instances):
+            request = description.instances[index][at]
+            request.wanted = 1
+            request.profile = instance.profile
+            request.start = instance.start
+            request.compute[0 : len(instance.compute)] = list(instance.compute)
     description.rule_count = len(spec.rules)
     for at, rule in enumerate(spec.rules):
         _fill(description.rules[at], rule)

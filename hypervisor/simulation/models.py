@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib import resources
 
 from hypervisor.simulation.document import Section, Value, parse_document
+from hypervisor.simulation.mig import parse_table
 from hypervisor.simulation.spec import MAX_LINKS, NONE, GpuSpec, ModelSpec
 
 _MIB = 1 << 20
@@ -109,6 +110,7 @@ def parse_model(text: str, file: str) -> ModelSpec:
                     speed = link.need("speed_mbps").integer(1, 1_000_000)
                     switch = link.need("switch_pci_device_id").integer(0, 0xFFFFFFFF)
             ecc = int(root.need("ecc").truth())
+            mig = parse_table(root.need("mig"))
             gpu = GpuSpec(
                 name=root.need("name").text(),
                 board_part_number=part.text() if (part := root.get("board_part_number")) else "",
@@ -156,7 +158,10 @@ def parse_model(text: str, file: str) -> ModelSpec:
                 ecc_supported=ecc,
                 ecc_mode=ecc,
                 ecc_pending_mode=ecc,
-                mig_supported=int(root.need("mig").truth()),
+                mig_supported=int(bool(mig.profiles)),
+                mig_memory_slices=mig.memory_slices,
+                mig_profile_count=len(mig.profiles),
+                mig_profiles=mig.profiles,
                 link_count=links,
             )
             return ModelSpec(

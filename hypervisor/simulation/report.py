@@ -12,7 +12,17 @@ from typing import Any
 from hypervisor.simulation.faults import ACTION_NAMES
 
 _USAGE = ("bytes", "peak_bytes", "context_bytes", "busy_ns", "sm_ns", "launches", "copied_bytes", "contexts")
-_NOTICES = {1: "xid", 2: "ecc-single", 3: "ecc-double", 4: "mig", 5: "clock", 6: "lost", 7: "vanished", 8: "reset"}
+_NOTICES = {
+    1: "xid",
+    2: "ecc-single",
+    3: "ecc-double",
+    4: "mig",
+    5: "clock",
+    6: "lost",
+    7: "vanished",
+    8: "reset",
+    9: "recovery",
+}
 _LAST_NOTICES = 20
 
 
@@ -66,6 +76,29 @@ def _usage(usage: Any) -> dict[str, int]:
     return {name: int(getattr(usage, name)) for name in _USAGE}
 
 
+def _instances(gpu: Any, text: Any) -> list[dict[str, Any]]:
+    """GPU instances in order of their memory slices, each with its compute instances."""
+    found = [
+        {
+            "id": row.id,
+            "profile": text(gpu.info.mig_profiles[row.profile].name),
+            "start": row.start,
+            "slices": gpu.info.mig_profiles[row.profile].memory_slices,
+            "memory_bytes": gpu.info.mig_profiles[row.profile].memory_bytes,
+            "used_bytes": row.used_bytes,
+            "busy_ns": row.busy_ns,
+            "compute": [
+                {"id": part.id, "uuid": text(part.uuid), "slices": part.slices, "sm_count": part.sm_count}
+                for part in gpu.compute
+                if part.state and part.instance == at
+            ],
+        }
+        for at, row in enumerate(gpu.instances)
+        if row.state
+    ]
+    return sorted(found, key=lambda instance: int(instance["start"]))
+
+
 def _gpu(ffi: Any, lib: Any, machine: Any, index: int, text: Any) -> dict[str, Any]:
     reading = ffi.new("struct sim_gpu_reading *")
     lib.sim_read_gpu(machine, index, reading)
@@ -80,6 +113,7 @@ def _gpu(ffi: Any, lib: Any, machine: Any, index: int, text: Any) -> dict[str, A
         "lost": bool(reading.lost),
         "vanished": bool(reading.vanished),
         "mps": bool(info.mps),
+        "mig": {"mode": bool(info.mig_mode), "instances": _instances(machine.gpu[index], text)},
         "memory": {
             "total_bytes": info.memory_total_bytes,
             "reserved_bytes": info.memory_reserved_bytes,

@@ -13,6 +13,8 @@ MAX_GPUS = 16
 MAX_LINKS = 18
 MAX_FAULTS = 128
 MAX_RULES = 64
+MAX_MIG_PROFILES = 10
+MAX_INSTANCES = 8
 AFFINITY_WORDS = 16
 NONE = 0xFFFFFFFF  # "reading not available"
 P2P_CAPABILITIES = 5
@@ -31,6 +33,37 @@ class LinkSpec:
     speed_mbps: int
     remote_pci_device_id: int
     remote_bus_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigProfileSpec:
+    """A way to cut a GPU instance out of a GPU of a model. `starts` has bit n set where one may begin at slice n."""
+
+    name: str
+    id: int
+    kind: int
+    compute_slices: int
+    memory_slices: int
+    starts: int
+    most: int
+    sm_count: int
+    copy_engines: int
+    decoders: int
+    encoders: int
+    jpegs: int
+    optical_flows: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstanceSpec:
+    """A GPU instance that a machine has from the beginning: its profile's place in the model's table, its first
+    memory slice, and the compute slices of each of its compute instances.
+    """
+
+    profile: int
+    start: int
+    compute: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +117,9 @@ class GpuSpec:
     ecc_mode: int
     ecc_pending_mode: int
     mig_supported: int
+    mig_memory_slices: int
+    mig_profile_count: int
+    mig_profiles: tuple[MigProfileSpec, ...]
     link_count: int
 
     persistence_mode: int = 1
@@ -187,3 +223,4 @@ class MachineSpec:
     topology: TopologySpec
     rules: tuple[KernelRule, ...]
     faults: tuple[FaultSpec, ...]
+    instances: tuple[tuple[MigInstanceSpec, ...], ...] = ()  # of each GPU; fewer entries: the others have none

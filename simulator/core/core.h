@@ -25,10 +25,20 @@ enum sim_status {
     SIM_NO_MEMORY = 12,     /* the GPU's memory, not the host's */
     SIM_NOT_FOUND = 13,
     SIM_GPU_GONE = 14,      /* lost or vanished */
+    SIM_IN_USE = 15,
+    SIM_NO_PLACE = 16,      /* no slices left where an instance of this profile may lie */
+    SIM_NOT_SUPPORTED = 17, /* no MIG, or MIG is off */
 };
 const char *sim_status_text(int status);
 
 /* ---- making, finding and leaving a machine ---- */
+
+struct sim_mig_request { /* a GPU instance that is there from the beginning */
+    uint32_t wanted;     /* 0: none */
+    uint32_t profile;    /* place in the GPU's mig_profiles */
+    uint32_t start;      /* first memory slice; SIM_NONE: where it leaves the most room */
+    uint32_t compute[SIM_MAX_INSTANCES]; /* slices of each of its compute instances; 0: no more */
+};
 
 struct sim_description {
     struct sim_system_info system; /* created_wall_ns is ignored */
@@ -40,6 +50,7 @@ struct sim_description {
     struct sim_gpu_info gpus[SIM_MAX_GPUS];
     struct sim_kernel_rule rules[SIM_MAX_RULES];
     struct sim_fault faults[SIM_MAX_FAULTS];
+    struct sim_mig_request instances[SIM_MAX_GPUS][SIM_MAX_INSTANCES];
 };
 
 /* Fills `description` with harmless defaults (no GPU, real clock, 2 ms slice, 167 ms window, granule 512). */
@@ -90,6 +101,43 @@ uint64_t sim_gpu_free_bytes(struct sim_machine *machine, uint32_t gpu);
 /* Bytes that an allocation of this size is charged: rounded up to system.allocation_granule. */
 uint64_t sim_charged_size(const struct sim_machine *machine, uint64_t bytes);
 
+/* ---- MIG ---- */
+
+/* Rows of instances are places in machine->gpu[gpu].instances and .compute. SIM_IN_USE, SIM_NO_PLACE and
+ * SIM_NOT_SUPPORTED say why something can't be; `start` SIM_NONE chooses the place that leaves the most room. */
+int sim_mig_create(struct sim_machine *machine, uint32_t gpu, uint32_t profile, uint32_t start, uint32_t *instance);
+int sim_mig_destroy(struct sim_machine *machine, uint32_t gpu, uint32_t instance); /* SIM_IN_USE: it has compute instances */
+int sim_mig_create_compute(struct sim_machine *machine, uint32_t gpu, uint32_t instance, uint32_t slices, uint32_t start, uint32_t *compute);
+int sim_mig_destroy_compute(struct sim_machine *machine, uint32_t gpu, uint32_t compute); /* SIM_IN_USE: a process runs on it */
+/* Switches MIG on or off; off ends all instances. SIM_IN_USE: the mode is only pending, because processes use the GPU. */
+int sim_mig_set_mode(struct sim_machine *machine, uint32_t gpu, uint32_t mode);
+/* How many more instances of a profile fit now. */
+uint32_t sim_mig_remaining(struct sim_machine *machine, uint32_t gpu, uint32_t profile);
+uint32_t sim_mig_compute_remaining(struct sim_machine *machine, uint32_t gpu, uint32_t instance, uint32_t slices);
+/* The SMs of a compute instance of so many slices of a GPU instance of this profile. */
+uint32_t sim_mig_sm_count(const struct sim_gpu_info *info, uint32_t profile, uint32_t slices);
+
+/* A place to run on, as CUDA and NVML number them: a whole GPU, or a compute instance of one with MIG on. */
+struct sim_mig_device {
+    uint32_t gpu;
+    uint32_t compute;               /* row of the compute instance */
+    uint32_t gpu_instance_id, compute_instance_id;
+    uint32_t sm_count;
+    uint32_t gpu_slices, compute_slices;
+    uint64_t memory_bytes, used_bytes;
+    char name[128];                 /* "NVIDIA H100 80GB HBM3 MIG 1g.10gb" */
+    char uuid[48];
+    uint8_t uuid_bytes[16];
+    struct sim_mig_profile profile; /* of its GPU instance */
+};
+/* SIM_NOT_FOUND when there is no such compute instance. */
+int sim_mig_device(struct sim_machine *machine, uint32_t gpu, uint32_t compute, struct sim_mig_device *out);
+/* From now on the process's memory and kernels on this GPU are of this compute instance (SIM_NONE: of the whole
+ * GPU). To be called before its first charge or stream there; SIM_NOT_FOUND when there is no such instance. */
+int sim_process_use_instance(struct sim_machine *machine, uint32_t process, uint32_t gpu, uint32_t compute);
+/* Bytes left for a process: of its GPU instance, or of the whole GPU. */
+uint64_t sim_process_free_bytes(struct sim_machine *machine, uint32_t gpu, uint32_t process);
+
 /* ---- work ---- */
 
 int sim_stream_open(struct sim_machine *machine, uint32_t gpu, uint32_t process, uint32_t flags, int32_t priority, uint32_t *stream);
@@ -127,6 +175,8 @@ uint64_t sim_kernel_cost(const struct sim_machine *machine, const char *name, co
 uint32_t sim_kernel_demand(const struct sim_machine *machine, uint32_t gpu, const struct sim_kernel_shape *shape);
 /* Time in ns of a copy of so many bytes on an engine of a GPU. */
 uint64_t sim_copy_cost(const struct sim_machine *machine, uint32_t gpu, enum sim_engine engine, uint64_t bytes);
+/* Counts bytes that went from one GPU to another over NVLink. */
+void sim_count_peer(struct sim_machine *machine, uint32_t from, uint32_t to, uint64_t bytes);
 /* Brings one GPU, or all, up to now. */
 void sim_gpu_advance(struct sim_machine *machine, uint32_t gpu);
 void sim_machine_advance(struct sim_machine *machine);
@@ -157,6 +207,7 @@ void sim_fault_clear_all(struct sim_machine *machine);
 
 /* Reports an event (Xid, …) to whoever watches; returns its sequence number. */
 uint64_t sim_notice_post(struct sim_machine *machine, uint32_t gpu, uint32_t kind, uint64_t value);
+uint64_t sim_notice_post_instance(struct sim_machine *machine, uint32_t gpu, uint32_t kind, uint64_t value, uint32_t gpu_instance, uint32_t compute_instance);
 /* Copies the first notice after `after` into *out and returns 1; 0 when there is none yet. A watcher that
  * fell behind the ring is taken to the oldest one kept. */
 int sim_notice_next(struct sim_machine *machine, uint64_t after, struct sim_notice *out);
@@ -167,6 +218,10 @@ uint64_t sim_notice_last(const struct sim_machine *machine);
 void sim_gpu_lose(struct sim_machine *machine, uint32_t gpu, uint64_t xid); /* xid 0: none reported */
 void sim_gpu_restore(struct sim_machine *machine, uint32_t gpu);            /* back, not reset */
 void sim_gpu_reset(struct sim_machine *machine, uint32_t gpu);              /* back, integrals kept, ECC and faults cleared */
+/* Names that SIM_FAULT_SET knows: fields of sim_gpu_info, and "link<n>.<field>"; NULL past the last. */
+const char *sim_reading_name(uint32_t at);
+/* The GPUs in the order in which programs meet them now, vanished ones left out; returns how many. */
+uint32_t sim_enumerate(struct sim_machine *machine, uint32_t *rows); /* room for SIM_MAX_GPUS */
 void sim_gpu_set_vanished(struct sim_machine *machine, uint32_t gpu, uint32_t vanished);
 /* Replaces a GPU's readings (clocks, power, ECC…) under its lock. Identity fields must be the old ones. */
 int sim_gpu_set_info(struct sim_machine *machine, uint32_t gpu, const struct sim_gpu_info *info);
@@ -188,6 +243,9 @@ struct sim_gpu_reading {
     uint64_t peak_bytes;
     uint64_t free_bytes;       /* total - reserved - used */
     uint64_t busy_ns, sm_ns, copy_ns, launches;
+    uint64_t engine_bytes[3];
+    uint64_t peer_in_bytes, peer_out_bytes;
+    uint64_t throttled_ns[SIM_THROTTLE_REASONS];
     uint32_t utilization_percent;        /* of the last full window */
     uint32_t memory_utilization_percent; /* share of the last full window with a copy engine at work */
     uint32_t power_mw, temperature_c;
@@ -205,6 +263,10 @@ struct sim_process_reading {
     char name[128];
     struct sim_gpu_usage usage;
     uint64_t window_busy_ns;  /* in the last full window */
+    uint64_t registered_ns;
+    uint32_t gpu_instance_id, compute_instance_id; /* SIM_NONE: the whole GPU */
+    uint32_t compute;         /* row of the compute instance; SIM_NONE as above */
+    uint32_t padding;
 };
 /* Processes with a context or memory on the GPU (gpu SIM_NONE: all processes, usage zero).
  * Fills at most `room`; returns how many there are. Dead ones are reaped first. */
@@ -220,6 +282,10 @@ struct sim_group_reading {
 uint32_t sim_read_groups(struct sim_machine *machine, uint32_t gpu, struct sim_group_reading *out, uint32_t room);
 /* Usage of the group of this name; SIM_NOT_FOUND when it never ran. */
 int sim_read_group(struct sim_machine *machine, uint32_t gpu, const char *name, struct sim_group_reading *out);
+
+/* Ended processes of a GPU that accounting recorded, newest first; returns how many were copied. */
+uint32_t sim_read_accounting(struct sim_machine *machine, uint32_t gpu, struct sim_accounting *out, uint32_t room);
+void sim_clear_accounting(struct sim_machine *machine, uint32_t gpu);
 
 /* Samples whose window ended after `since_ns`, oldest first; returns how many were copied. */
 uint32_t sim_read_samples(struct sim_machine *machine, uint32_t gpu, uint64_t since_ns, struct sim_sample *out, uint32_t room);

@@ -51,7 +51,9 @@ void sim_gpu_reset(struct sim_machine *machine, uint32_t gpu)
     row->info.ecc_corrected_volatile = row->info.ecc_uncorrected_volatile = 0;
     row->info.ecc_mode = row->info.ecc_pending_mode;
     row->info.mig_mode = row->info.mig_pending_mode;
-    row->info.remap_pending = 0;
+    row->info.remap_pending = row->info.retire_pending = 0;
+    row->info.recovery_action = 0;
+    sim_mig_forget(machine, gpu); /* instances never survive a reset */
     sim_unlock_gpu(machine, gpu);
     sim_notice_post(machine, gpu, SIM_NOTICE_RESET, 0);
     wake_streams(machine, gpu);
@@ -70,6 +72,28 @@ void sim_gpu_set_vanished(struct sim_machine *machine, uint32_t gpu, uint32_t va
     wake_streams(machine, gpu);
 }
 
+void sim_count_peer(struct sim_machine *machine, uint32_t from, uint32_t to, uint64_t bytes)
+{
+    sim_lock_gpu(machine, from);
+    machine->gpu[from].peer_out_bytes += bytes;
+    sim_unlock_gpu(machine, from);
+    sim_lock_gpu(machine, to);
+    machine->gpu[to].peer_in_bytes += bytes;
+    sim_unlock_gpu(machine, to);
+}
+
+uint32_t sim_enumerate(struct sim_machine *machine, uint32_t *rows)
+{
+    uint32_t count = 0;
+    sim_machine_advance(machine); /* timed faults may be due */
+    sim_lock_table(machine);
+    for (uint32_t i = 0; i < machine->gpu_count; i++)
+        if (!machine->gpu[machine->enumeration[i]].vanished)
+            rows[count++] = machine->enumeration[i];
+    sim_unlock_table(machine);
+    return count;
+}
+
 int sim_gpu_set_info(struct sim_machine *machine, uint32_t gpu, const struct sim_gpu_info *info)
 {
     struct sim_gpu *row = &machine->gpu[gpu];
@@ -83,6 +107,12 @@ int sim_gpu_set_info(struct sim_machine *machine, uint32_t gpu, const struct sim
 
 uint64_t sim_notice_post(struct sim_machine *machine, uint32_t gpu, uint32_t kind, uint64_t value)
 {
+    return sim_notice_post_instance(machine, gpu, kind, value, SIM_NONE, SIM_NONE);
+}
+
+uint64_t sim_notice_post_instance(struct sim_machine *machine, uint32_t gpu, uint32_t kind, uint64_t value, uint32_t gpu_instance,
+                                  uint32_t compute_instance)
+{
     uint64_t sequence = __atomic_add_fetch(&machine->notice_next, 1, __ATOMIC_ACQ_REL);
     struct sim_notice *notice = &machine->notices[sequence % SIM_NOTICE_ITEMS];
     __atomic_store_n(&notice->sequence, 0, __ATOMIC_RELEASE); /* nobody takes it while it is being written */
@@ -90,6 +120,8 @@ uint64_t sim_notice_post(struct sim_machine *machine, uint32_t gpu, uint32_t kin
     notice->gpu = gpu;
     notice->kind = kind;
     notice->value = value;
+    notice->gpu_instance = gpu_instance;
+    notice->compute_instance = compute_instance;
     __atomic_store_n(&notice->sequence, sequence, __ATOMIC_RELEASE);
     __atomic_fetch_add(&machine->notice_wake, 1, __ATOMIC_RELEASE);
     sim_futex_wake(&machine->notice_wake);

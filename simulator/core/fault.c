@@ -11,11 +11,6 @@ static int in_time(const struct sim_fault *fault, uint64_t now)
     return now >= fault->at_ns && (fault->until_ns == 0 || now < fault->until_ns);
 }
 
-static int is_device_fault(const struct sim_fault *fault)
-{
-    return fault->action == SIM_FAULT_XID || fault->action == SIM_FAULT_LOST || fault->action == SIM_FAULT_VANISH;
-}
-
 static void sleep_real(uint64_t ns)
 {
     struct timespec span = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
@@ -39,7 +34,7 @@ uint32_t sim_fault_check_slow(struct sim_machine *machine, const char *call, int
     for (uint32_t i = 0; i < SIM_MAX_FAULTS; i++) {
         struct sim_fault *fault = &machine->faults[i];
         uint32_t id = __atomic_load_n(&fault->id, __ATOMIC_ACQUIRE); /* the row is whole when its id is there */
-        if (id == 0 || is_device_fault(fault) || !in_time(fault, now) || (fault->gpu >= 0 && gpu >= 0 && fault->gpu != gpu) ||
+        if (id == 0 || sim_is_device_fault(fault) || !in_time(fault, now) || (fault->gpu >= 0 && gpu >= 0 && fault->gpu != gpu) ||
             (fault->gpu >= 0 && gpu < 0) || (fault->pid && fault->pid != getpid()) || !sim_glob(fault->call, call))
             continue;
         uint64_t seen = __atomic_add_fetch(&fault->seen, 1, __ATOMIC_RELAXED); /* relaxed: counters only */
@@ -88,26 +83,22 @@ int64_t sim_fault_stale(struct sim_machine *machine, uint32_t fault_id, int64_t 
     return value;
 }
 
-/* Table lock held. */
-static void find_next_device_fault(struct sim_machine *machine)
+static int possible(const struct sim_machine *machine, const struct sim_fault *given)
 {
-    uint64_t next = UINT64_MAX;
-    for (uint32_t i = 0; i < SIM_MAX_FAULTS; i++) {
-        const struct sim_fault *fault = &machine->faults[i];
-        if (!fault->id || !is_device_fault(fault))
-            continue;
-        if (!fault->applied)
-            next = min_u64(next, fault->at_ns);
-        else if (fault->until_ns && fault->applied == 1)
-            next = min_u64(next, fault->until_ns);
-    }
-    __atomic_store_n(&machine->next_device_fault_ns, next, __ATOMIC_RELAXED); /* relaxed: a hint, see sim_enter_gpu */
+    if (given->action == SIM_FAULT_NONE || given->action > SIM_FAULT_DRIVER || given->gpu >= (int32_t)machine->gpu_count) /* at most 16 */
+        return 0;
+    if (given->action == SIM_FAULT_SET)
+        return given->gpu >= 0 && sim_reading_known(&machine->gpu[given->gpu].info, given->call);
+    if (given->action == SIM_FAULT_RENUMBER)
+        return given->gpu >= 0 && given->value >= 0 && given->value < machine->gpu_count;
+    if (sim_is_device_fault(given) && given->action != SIM_FAULT_DRIVER)
+        return given->gpu >= 0;
+    return given->call[0] != 0; /* the call's name, or the driver's version */
 }
 
 int sim_fault_add(struct sim_machine *machine, const struct sim_fault *given, uint32_t *id)
 {
-    if (given->action == SIM_FAULT_NONE || given->action > SIM_FAULT_VANISH || given->gpu >= (int32_t)machine->gpu_count ||
-        (is_device_fault(given) && given->gpu < 0) || (!is_device_fault(given) && given->call[0] == 0))
+    if (!possible(machine, given))
         return SIM_BAD_DESCRIPTION;
     sim_lock_table(machine);
     for (uint32_t i = 0; i < SIM_MAX_FAULTS; i++) {
@@ -122,7 +113,7 @@ int sim_fault_add(struct sim_machine *machine, const struct sim_fault *given, ui
         *id = machine->next_fault_id++;
         __atomic_store_n(&fault->id, *id, __ATOMIC_RELEASE); /* a whole row before it counts */
         __atomic_fetch_add(&machine->faults_on, 1, __ATOMIC_RELEASE);
-        find_next_device_fault(machine);
+        sim_find_next_device_fault(machine);
         sim_unlock_table(machine);
         if (machine->ready) /* at creation time stands still */
             sim_faults_apply_due(machine, sim_now(machine));
@@ -130,18 +121,6 @@ int sim_fault_add(struct sim_machine *machine, const struct sim_fault *given, ui
     }
     sim_unlock_table(machine);
     return SIM_TABLE_FULL;
-}
-
-/* Table lock held. What a device fault did is undone when it ends. */
-static void lift(struct sim_machine *machine, struct sim_fault *fault)
-{
-    uint32_t gpu = (uint32_t)fault->gpu; /* checked when it was added */
-    if (fault->applied != 1)
-        return;
-    if (fault->action == SIM_FAULT_LOST)
-        sim_gpu_restore(machine, gpu);
-    else if (fault->action == SIM_FAULT_VANISH)
-        sim_gpu_set_vanished(machine, gpu, 0);
 }
 
 int sim_fault_clear(struct sim_machine *machine, uint32_t id)
@@ -153,13 +132,13 @@ int sim_fault_clear(struct sim_machine *machine, uint32_t id)
         struct sim_fault *fault = &machine->faults[i];
         if (fault->id != wanted)
             continue;
-        lift(machine, fault);
+        sim_fault_lift(machine, fault);
         __atomic_store_n(&fault->id, 0, __ATOMIC_RELEASE);
         __atomic_fetch_sub(&machine->faults_on, 1, __ATOMIC_RELEASE);
         __atomic_compare_exchange_n(&machine->lock_hung, &id, 0, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
         status = SIM_OK;
     }
-    find_next_device_fault(machine);
+    sim_find_next_device_fault(machine);
     sim_unlock_table(machine);
     return status;
 }
@@ -171,31 +150,4 @@ void sim_fault_clear_all(struct sim_machine *machine)
         if (id)
             sim_fault_clear(machine, id);
     }
-}
-
-void sim_faults_apply_due(struct sim_machine *machine, uint64_t now_ns)
-{
-    sim_lock_table(machine);
-    for (uint32_t i = 0; i < SIM_MAX_FAULTS; i++) {
-        struct sim_fault *fault = &machine->faults[i];
-        if (!fault->id || !is_device_fault(fault))
-            continue;
-        uint32_t gpu = (uint32_t)fault->gpu; /* checked when it was added */
-        if (!fault->applied && now_ns >= fault->at_ns) {
-            fault->applied = 1;
-            fault->hits++;
-            if (fault->action == SIM_FAULT_XID)
-                sim_notice_post(machine, gpu, SIM_NOTICE_XID, (uint64_t)fault->value); /* Xids are small and positive */
-            else if (fault->action == SIM_FAULT_LOST)
-                sim_gpu_lose(machine, gpu, (uint64_t)fault->value);
-            else
-                sim_gpu_set_vanished(machine, gpu, 1);
-        }
-        if (fault->applied == 1 && fault->until_ns && now_ns >= fault->until_ns) {
-            lift(machine, fault);
-            fault->applied = 2;
-        }
-    }
-    find_next_device_fault(machine);
-    sim_unlock_table(machine);
 }

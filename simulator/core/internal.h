@@ -47,8 +47,23 @@ int sim_attachment_fd(const struct sim_machine *machine);
 void sim_attachment_add(struct sim_machine *machine, int fd);
 int sim_attachment_remove(const struct sim_machine *machine);
 
+/* mig.c: GPU's lock held */
+void sim_mig_forget(struct sim_machine *machine, uint32_t gpu); /* all instances end */
+/* The GPU instance that a process runs in; NULL: the whole GPU. */
+struct sim_gpu_instance *sim_instance_of(struct sim_machine *machine, uint32_t gpu, uint32_t process);
+/* Makes the instances of a new machine; other than SIM_OK: they don't fit. */
+int sim_mig_lay_out(struct sim_machine *machine, uint32_t gpu, const struct sim_mig_request *requests);
+
 /* fault.c */
+/* device_fault.c; table lock held, but for the one that serves what is due */
 void sim_faults_apply_due(struct sim_machine *machine, uint64_t now_ns);
+int sim_is_device_fault(const struct sim_fault *fault);
+void sim_find_next_device_fault(struct sim_machine *machine);
+void sim_fault_lift(struct sim_machine *machine, struct sim_fault *fault);
+
+/* reading.c */
+int sim_reading_known(const struct sim_gpu_info *info, const char *name);
+int64_t sim_reading_set(struct sim_machine *machine, uint32_t gpu, const char *name, int64_t value); /* gives what it was */
 int sim_glob(const char *pattern, const char *text);
 
 #endif

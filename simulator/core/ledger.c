@@ -12,6 +12,9 @@ void sim_ledger_add(struct sim_machine *machine, uint32_t index, uint32_t row, u
     raise_peak(&process->gpu[index]);
     gpu->used_bytes += bytes;
     gpu->peak_bytes = max_u64(gpu->peak_bytes, gpu->used_bytes);
+    struct sim_gpu_instance *instance = sim_instance_of(machine, index, row);
+    if (instance)
+        instance->used_bytes += bytes;
     if (process->group < SIM_MAX_GROUPS) {
         machine->groups[process->group].gpu[index].bytes += bytes;
         raise_peak(&machine->groups[process->group].gpu[index]);
@@ -24,6 +27,9 @@ void sim_ledger_sub(struct sim_machine *machine, uint32_t index, uint32_t row, u
     bytes = min_u64(bytes, process->gpu[index].bytes); /* a row reaped in the meantime holds nothing */
     process->gpu[index].bytes -= bytes;
     machine->gpu[index].used_bytes -= bytes;
+    struct sim_gpu_instance *instance = sim_instance_of(machine, index, row);
+    if (instance)
+        instance->used_bytes -= min_u64(bytes, instance->used_bytes);
     if (process->group < SIM_MAX_GROUPS)
         machine->groups[process->group].gpu[index].bytes -= bytes;
 }
@@ -31,11 +37,16 @@ void sim_ledger_sub(struct sim_machine *machine, uint32_t index, uint32_t row, u
 void sim_ledger_recount(struct sim_machine *machine, uint32_t index)
 {
     uint64_t sums[SIM_MAX_GROUPS] = {0}, used = 0;
+    for (uint32_t i = 0; i < SIM_MAX_INSTANCES; i++)
+        machine->gpu[index].instances[i].used_bytes = 0;
     for (uint32_t i = 0; i < machine->process_high; i++) {
         const struct sim_process *process = &machine->processes[i];
         if (!process->state)
             continue;
         used += process->gpu[index].bytes;
+        struct sim_gpu_instance *instance = sim_instance_of(machine, index, i);
+        if (instance)
+            instance->used_bytes += process->gpu[index].bytes;
         if (process->group < SIM_MAX_GROUPS)
             sums[process->group] += process->gpu[index].bytes;
     }
@@ -55,8 +66,14 @@ uint64_t sim_charged_size(const struct sim_machine *machine, uint64_t bytes)
     return granule > 1 && bytes <= UINT64_MAX - granule ? (bytes + granule - 1) / granule * granule : bytes;
 }
 
-static uint64_t free_bytes(const struct sim_gpu *gpu)
+/* Left for anybody on the whole GPU (instance NULL), or for the processes of an instance. */
+static uint64_t free_bytes(const struct sim_gpu *gpu, const struct sim_gpu_instance *instance)
 {
+    if (instance) {
+        uint64_t size = gpu->info.mig_profiles[instance->profile].memory_bytes;
+        uint64_t left = instance->used_bytes >= size ? 0 : size - instance->used_bytes;
+        return min_u64(left, free_bytes(gpu, NULL)); /* the largest profiles are nominally larger than what is free */
+    }
     uint64_t taken = gpu->info.memory_reserved_bytes + gpu->used_bytes;
     return taken >= gpu->info.memory_total_bytes ? 0 : gpu->info.memory_total_bytes - taken;
 }
@@ -69,7 +86,7 @@ static int charge(struct sim_machine *machine, uint32_t index, uint32_t row, uin
         int status = SIM_OK;
         if (gpu->lost || gpu->vanished)
             status = SIM_GPU_GONE;
-        else if (bytes > free_bytes(gpu))
+        else if (bytes > free_bytes(gpu, sim_instance_of(machine, index, row)))
             status = SIM_NO_MEMORY;
         else {
             sim_ledger_add(machine, index, row, bytes);
@@ -116,7 +133,15 @@ void sim_refund_context(struct sim_machine *machine, uint32_t gpu, uint32_t proc
 uint64_t sim_gpu_free_bytes(struct sim_machine *machine, uint32_t gpu)
 {
     sim_enter_gpu(machine, gpu);
-    uint64_t bytes = free_bytes(&machine->gpu[gpu]);
+    uint64_t bytes = free_bytes(&machine->gpu[gpu], NULL);
+    sim_unlock_gpu(machine, gpu);
+    return bytes;
+}
+
+uint64_t sim_process_free_bytes(struct sim_machine *machine, uint32_t gpu, uint32_t process)
+{
+    sim_enter_gpu(machine, gpu);
+    uint64_t bytes = free_bytes(&machine->gpu[gpu], sim_instance_of(machine, gpu, process));
     sim_unlock_gpu(machine, gpu);
     return bytes;
 }

@@ -31,6 +31,9 @@ const char *sim_status_text(int status)
         [SIM_NO_MEMORY] = "the GPU's memory is exhausted",
         [SIM_NOT_FOUND] = "not found",
         [SIM_GPU_GONE] = "the GPU is lost",
+        [SIM_IN_USE] = "in use",
+        [SIM_NO_PLACE] = "no slices left where such an instance may lie",
+        [SIM_NOT_SUPPORTED] = "not supported, or MIG is off",
     };
     return status >= 0 && status < (int)(sizeof texts / sizeof *texts) ? texts[status] : "unknown";
 }
@@ -84,7 +87,7 @@ static int description_sound(const struct sim_description *description)
         const struct sim_gpu_info *gpu = &description->gpus[i];
         uint8_t bytes[16];
         if (!parse_uuid(gpu->uuid, bytes) || gpu->sm_count == 0 || gpu->memory_total_bytes <= gpu->memory_reserved_bytes ||
-            gpu->link_count > SIM_MAX_LINKS || gpu->power_busy_mw < gpu->power_idle_mw)
+            gpu->link_count > SIM_MAX_LINKS || gpu->mig_profile_count > SIM_MAX_MIG_PROFILES || gpu->mig_memory_slices > SIM_MAX_INSTANCES || gpu->power_busy_mw < gpu->power_idle_mw)
             return 0;
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(gpu->uuid, description->gpus[j].uuid) == 0)
@@ -93,7 +96,7 @@ static int description_sound(const struct sim_description *description)
     return 1;
 }
 
-static void fill(struct sim_machine *machine, const struct sim_description *description)
+static int fill(struct sim_machine *machine, const struct sim_description *description)
 {
     machine->magic = SIM_MAGIC;
     machine->layout_version = SIM_LAYOUT_VERSION;
@@ -117,12 +120,17 @@ static void fill(struct sim_machine *machine, const struct sim_description *desc
         gpu->info = description->gpus[i];
         parse_uuid(gpu->info.uuid, gpu->info.uuid_bytes);
         gpu->first_active = SIM_NONE;
+        if (sim_mig_lay_out(machine, i, description->instances[i]) != SIM_OK)
+            return SIM_BAD_DESCRIPTION;
     }
+    for (uint32_t i = 0; i < SIM_MAX_GPUS; i++)
+        machine->enumeration[i] = i;
     for (uint32_t i = 0; i < description->fault_count; i++) {
         uint32_t id;
         sim_fault_add(machine, &description->faults[i], &id);
     }
     __atomic_store_n(&machine->ready, 1, __ATOMIC_RELEASE); /* all of the above is in the file before it counts */
+    return SIM_OK;
 }
 
 int sim_machine_create(const char *path, const struct sim_description *description)
@@ -143,12 +151,16 @@ int sim_machine_create(const char *path, const struct sim_description *descripti
     if (ftruncate(fd, (off_t)sizeof *machine) == 0)
         machine = mmap(NULL, sizeof *machine, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (machine != MAP_FAILED) {
-        fill(machine, description);
+        status = fill(machine, description);
         munmap(machine, sizeof *machine);
-        if (link(scratch, path) == 0) /* unlike rename, refuses to replace */
+        if (status != SIM_OK)
+            errno = 0;
+        else if (link(scratch, path) == 0) /* unlike rename, refuses to replace */
             status = SIM_OK;
         else if (errno == EEXIST)
             status = SIM_EXISTS;
+        else
+            status = SIM_SYSTEM_ERROR;
     }
     int saved = errno;
     unlink(scratch);
@@ -246,7 +258,7 @@ static void check_usage(struct report *report, uint32_t gpu, const char *what, u
 static void check_gpu(struct sim_machine *machine, uint32_t index, struct report *report)
 {
     struct sim_gpu *gpu = &machine->gpu[index];
-    uint64_t group_bytes[SIM_MAX_GROUPS] = {0}, used = 0;
+    uint64_t group_bytes[SIM_MAX_GROUPS] = {0}, instance_bytes[SIM_MAX_INSTANCES] = {0}, used = 0;
     for (uint32_t i = 0; i < machine->process_high; i++) {
         const struct sim_process *process = &machine->processes[i];
         if (!process->state)
@@ -256,6 +268,9 @@ static void check_gpu(struct sim_machine *machine, uint32_t index, struct report
             continue;
         }
         used += process->gpu[index].bytes;
+        const struct sim_gpu_instance *instance = sim_instance_of(machine, index, i);
+        if (instance)
+            instance_bytes[instance - gpu->instances] += process->gpu[index].bytes;
         group_bytes[process->group] += process->gpu[index].bytes;
         check_usage(report, index, "process", i, &process->gpu[index], machine->groups[process->group].gpu[index].busy_ns);
     }
@@ -273,6 +288,18 @@ static void check_gpu(struct sim_machine *machine, uint32_t index, struct report
             breach(report, "gpu %u group %u: ledger says %llu bytes, its processes hold %llu\n", index, i,
                    (unsigned long long)group->gpu[index].bytes, (unsigned long long)group_bytes[i]);
         check_usage(report, index, "group", i, &group->gpu[index], gpu->busy_ns);
+    }
+    for (uint32_t i = 0; i < SIM_MAX_INSTANCES; i++) {
+        const struct sim_gpu_instance *instance = &gpu->instances[i];
+        if (!instance->state)
+            continue;
+        if (instance->used_bytes != instance_bytes[i])
+            breach(report, "gpu %u instance %u: ledger says %llu bytes, its processes hold %llu\n", index, instance->id,
+                   (unsigned long long)instance->used_bytes, (unsigned long long)instance_bytes[i]);
+        if (instance->used_bytes > gpu->info.mig_profiles[instance->profile].memory_bytes)
+            breach(report, "gpu %u instance %u: more memory held than it has\n", index, instance->id);
+        if (instance->busy_ns > gpu->busy_ns)
+            breach(report, "gpu %u instance %u: busy for longer than the GPU\n", index, instance->id);
     }
     uint32_t listed = 0;
     for (uint32_t i = gpu->first_active; i != SIM_NONE && listed <= SIM_MAX_STREAMS; i = machine->streams[i].next_active) {

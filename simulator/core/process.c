@@ -242,6 +242,8 @@ int sim_process_register(struct sim_machine *machine, uint32_t *out)
     process->group_key = machine->groups[group].key;
     process->registered_ns = sim_now(machine);
     memcpy(process->name, command, sizeof process->name);
+    for (uint32_t i = 0; i < SIM_MAX_GPUS; i++)
+        process->compute_instance[i] = SIM_NONE;
     for (uint32_t i = 0; i < machine->gpu_count; i++) {
         machine->gpu[i].process_window_base[row] = 0;
         machine->gpu[i].process_window_sm_base[row] = 0;
@@ -254,6 +256,20 @@ int sim_process_register(struct sim_machine *machine, uint32_t *out)
     sim_unlock_table(machine);
     *out = row;
     return SIM_OK;
+}
+
+/* Table and GPU locks held. What accounting keeps of a process that used the GPU. */
+static void record_end(struct sim_machine *machine, uint32_t index, uint32_t row)
+{
+    struct sim_gpu *gpu = &machine->gpu[index];
+    const struct sim_process *process = &machine->processes[row];
+    const struct sim_gpu_usage *usage = &process->gpu[index];
+    if (!gpu->info.accounting_mode || usage->peak_bytes == 0)
+        return;
+    gpu->accounting[gpu->accounting_next % SIM_ACCOUNTING_ITEMS] = (struct sim_accounting){
+        .pid = process->pid, .started_ns = process->registered_ns, .ended_ns = gpu->now_ns, .busy_ns = usage->busy_ns,
+        .peak_bytes = usage->peak_bytes, .pid_namespace = process->pid_namespace};
+    gpu->accounting_next++;
 }
 
 /* Table lock held. */
@@ -270,6 +286,7 @@ static void clear_process(struct sim_machine *machine, uint32_t row)
                 stream->state = 0;
             }
         }
+        record_end(machine, g, row);
         sim_ledger_sub(machine, g, row, process->gpu[g].bytes);
         process->gpu[g].contexts = 0;
         process->gpu[g].context_bytes = 0;

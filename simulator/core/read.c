@@ -23,6 +23,10 @@ int sim_read_gpu(struct sim_machine *machine, uint32_t index, struct sim_gpu_rea
     out->sm_ns = gpu->sm_ns;
     out->copy_ns = gpu->copy_ns;
     out->launches = gpu->launches;
+    memcpy(out->engine_bytes, gpu->engine_bytes, sizeof out->engine_bytes);
+    out->peer_in_bytes = gpu->peer_in_bytes;
+    out->peer_out_bytes = gpu->peer_out_bytes;
+    memcpy(out->throttled_ns, gpu->throttled_ns, sizeof out->throttled_ns);
     uint64_t busy = 0;
     if (gpu->sample_next) {
         const struct sim_sample *last = &gpu->samples[(gpu->sample_next - 1) % SIM_SAMPLE_ITEMS];
@@ -83,6 +87,14 @@ uint32_t sim_read_processes(struct sim_machine *machine, uint32_t gpu, struct si
             reading->pid_namespace = process->pid_namespace;
             reading->group_key = process->group_key;
             memcpy(reading->name, process->name, sizeof reading->name);
+            reading->registered_ns = process->registered_ns;
+            reading->gpu_instance_id = reading->compute_instance_id = reading->compute = SIM_NONE;
+            const struct sim_gpu_instance *instance = gpu == SIM_NONE ? NULL : sim_instance_of(machine, gpu, i);
+            if (instance) {
+                reading->compute = process->compute_instance[gpu];
+                reading->gpu_instance_id = instance->id;
+                reading->compute_instance_id = machine->gpu[gpu].compute[reading->compute].id;
+            }
             if (gpu != SIM_NONE) {
                 reading->usage = process->gpu[gpu];
                 reading->window_busy_ns = window_busy(&machine->gpu[gpu], i);
@@ -166,6 +178,26 @@ uint32_t sim_read_process_samples(struct sim_machine *machine, uint32_t index, u
             out[copied++] = gpu->process_samples[at % SIM_PROCESS_SAMPLE_ITEMS];
     sim_unlock_gpu(machine, index);
     return copied;
+}
+
+uint32_t sim_read_accounting(struct sim_machine *machine, uint32_t index, struct sim_accounting *out, uint32_t room)
+{
+    uint32_t copied = 0;
+    sim_machine_reap(machine);
+    sim_enter_gpu(machine, index);
+    const struct sim_gpu *gpu = &machine->gpu[index];
+    uint64_t kept = min_u64(gpu->accounting_next, SIM_ACCOUNTING_ITEMS);
+    for (; copied < kept && copied < room; copied++)
+        out[copied] = gpu->accounting[(gpu->accounting_next - 1 - copied) % SIM_ACCOUNTING_ITEMS];
+    sim_unlock_gpu(machine, index);
+    return copied;
+}
+
+void sim_clear_accounting(struct sim_machine *machine, uint32_t index)
+{
+    sim_enter_gpu(machine, index);
+    machine->gpu[index].accounting_next = 0;
+    sim_unlock_gpu(machine, index);
 }
 
 uint32_t sim_read_faults(struct sim_machine *machine, struct sim_fault *out, uint32_t room)

@@ -50,6 +50,9 @@ void sim_windows_close(struct sim_machine *machine, uint32_t index, uint64_t now
     /* Work never crosses a window's end in one step, so all windows but the first were idle ones. */
     close_one(machine, gpu, index, gpu->window_start_ns + window);
     add_energy(machine, gpu, windows);
+    for (uint32_t reason = 0; reason < SIM_THROTTLE_REASONS; reason++)
+        if (gpu->info.throttle_reasons >> reason & 1u)
+            gpu->throttled_ns[reason] += windows * window;
     uint64_t idle = windows - 1;
     if (idle > SIM_SAMPLE_ITEMS) { /* the ring keeps no more of them anyway */
         gpu->window_start_ns += (idle - SIM_SAMPLE_ITEMS) * window;

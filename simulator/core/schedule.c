@@ -3,7 +3,9 @@
  * Between two events the set of running kernels is constant, so progress is exact. The kernels at the
  * heads of the streams of one sharing unit run together: at full rate while their demands fit the SMs,
  * else each slowed by the sum of demands. A sharing unit is one process, or, under MPS, all of them;
- * units take turns of system.slice_ns. Copies run beside kernels, each engine shared by its copies.
+ * units take turns of system.slice_ns. With MIG on, each compute instance is a lane of its own: lanes run
+ * beside each other, units take turns within theirs, and a lane's demands share what it has of the SMs.
+ * Copies run beside kernels, each engine shared by its copies.
  *
  * Order of stores in one step: the clock of the GPU first, then its busy time, the groups', the
  * processes', then the work left. A process killed in between loses at most that step's busy time and
@@ -106,6 +108,8 @@ static int resolve(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t in
         default: /* torn by a killed writer: nothing can be done with it */
             break;
         }
+        if (item->kind == SIM_ITEM_COPY && item->a < SIM_ENGINES)
+            gpu->engine_bytes[item->a] += item->bytes;
         pop(stream);
         moved = 1;
     }
@@ -130,60 +134,93 @@ static uint64_t unit_of(const struct sim_gpu *gpu, const struct sim_stream *stre
     return gpu->info.mps ? 1 : (uint64_t)stream->process + 2;
 }
 
-/* What runs now. */
+/* What runs now in one lane. */
+struct lane {
+    uint32_t kernels;     /* of the unit whose turn it is */
+    int others;           /* kernels of another unit wait for their turn */
+    uint64_t demand;      /* of the kernels that run, in millionths of the GPU's SMs */
+    uint64_t capacity;    /* what the lane has of them */
+};
 struct running {
     uint32_t kernels, delays;
     uint32_t copies[SIM_ENGINES];
-    uint64_t demand;      /* of the chosen unit's kernels */
-    int others;           /* kernels of another unit wait for the GPU */
+    uint32_t lanes;       /* rows of lane[] in use: 1 without MIG */
+    struct lane lane[SIM_LANES];
 };
 
-static void choose(struct sim_machine *machine, struct sim_gpu *gpu, struct running *run)
+/* A stream of an instance that is gone computes with the whole GPU; there is nothing else left. */
+static uint32_t lane_of(const struct running *run, const struct sim_stream *stream) { return stream->lane < run->lanes ? stream->lane : 0; }
+
+/* Whose turn it is in a lane. */
+static void choose_in_lane(struct sim_machine *machine, struct sim_gpu *gpu, struct running *run, uint32_t number)
 {
     uint64_t above = UINT64_MAX, lowest = UINT64_MAX;
     int owner_runs = 0, units = 0;
-    memset(run, 0, sizeof *run);
+    struct lane *lane = &run->lane[number];
+    uint64_t *owner = &gpu->slice_owner[number], *end = &gpu->slice_end_ns[number];
+    for (uint32_t i = gpu->first_active; i != SIM_NONE; i = machine->streams[i].next_active) {
+        const struct sim_stream *stream = &machine->streams[i];
+        if (head_item(machine, i)->kind != SIM_ITEM_KERNEL || lane_of(run, stream) != number)
+            continue;
+        uint64_t unit = unit_of(gpu, stream);
+        if (unit == *owner)
+            owner_runs = 1;
+        else {
+            units = 1;
+            lowest = min_u64(lowest, unit);
+            if (unit > *owner)
+                above = min_u64(above, unit);
+        }
+    }
+    if (!owner_runs && !units)
+        return;
+    if (!owner_runs || (units && gpu->now_ns >= *end)) {
+        uint64_t previous = *owner;
+        *owner = above != UINT64_MAX ? above : lowest;
+        *end = gpu->now_ns + machine->system.slice_ns;
+        lane->others = owner_runs && previous != *owner;
+    } else if (gpu->now_ns >= *end) {
+        *end = gpu->now_ns + machine->system.slice_ns; /* alone: the turn is renewed */
+    } else {
+        lane->others = units;
+    }
+    for (uint32_t i = gpu->first_active; i != SIM_NONE; i = machine->streams[i].next_active) {
+        const struct sim_item *item = head_item(machine, i);
+        const struct sim_stream *stream = &machine->streams[i];
+        if (item->kind != SIM_ITEM_KERNEL || lane_of(run, stream) != number)
+            continue;
+        if (unit_of(gpu, stream) == *owner) {
+            lane->kernels++;
+            lane->demand += min_u64(item->demand_ppm, lane->capacity); /* no kernel is wider than its instance */
+        } else {
+            lane->others = 1;
+        }
+    }
+    run->kernels += lane->kernels;
+}
+
+static void choose(struct sim_machine *machine, struct sim_gpu *gpu, struct running *run)
+{
+    memset(run, 0, offsetof(struct running, lane));
+    run->lanes = gpu->info.mig_mode ? SIM_LANES : 1;
+    for (uint32_t number = 0; number < run->lanes; number++) {
+        run->lane[number] = (struct lane){.capacity = PPM};
+        if (number > 0 && gpu->compute[number - 1].state)
+            run->lane[number].capacity = max_u64(PPM * gpu->compute[number - 1].sm_count / gpu->info.sm_count, 1);
+    }
+    uint32_t wanted = 0; /* bit n: lane n has a kernel at the head of a stream */
     for (uint32_t i = gpu->first_active; i != SIM_NONE; i = machine->streams[i].next_active) {
         const struct sim_item *item = head_item(machine, i);
         if (item->kind == SIM_ITEM_COPY && item->a < SIM_ENGINES)
             run->copies[item->a]++;
         else if (item->kind == SIM_ITEM_DELAY)
             run->delays++;
-        else if (item->kind == SIM_ITEM_KERNEL) {
-            uint64_t unit = unit_of(gpu, &machine->streams[i]);
-            if (unit == gpu->slice_owner)
-                owner_runs = 1;
-            else {
-                units = 1;
-                lowest = min_u64(lowest, unit);
-                if (unit > gpu->slice_owner)
-                    above = min_u64(above, unit);
-            }
-        }
+        else if (item->kind == SIM_ITEM_KERNEL)
+            wanted |= 1u << lane_of(run, &machine->streams[i]);
     }
-    if (!owner_runs && !units)
-        return;
-    if (!owner_runs || (units && gpu->now_ns >= gpu->slice_end_ns)) {
-        uint64_t previous = gpu->slice_owner;
-        gpu->slice_owner = above != UINT64_MAX ? above : lowest;
-        gpu->slice_end_ns = gpu->now_ns + machine->system.slice_ns;
-        run->others = owner_runs && previous != gpu->slice_owner;
-    } else if (gpu->now_ns >= gpu->slice_end_ns) {
-        gpu->slice_end_ns = gpu->now_ns + machine->system.slice_ns; /* alone: the turn is renewed */
-    } else {
-        run->others = units;
-    }
-    for (uint32_t i = gpu->first_active; i != SIM_NONE; i = machine->streams[i].next_active) {
-        struct sim_item *item = head_item(machine, i);
-        if (item->kind != SIM_ITEM_KERNEL)
-            continue;
-        if (unit_of(gpu, &machine->streams[i]) == gpu->slice_owner) {
-            run->kernels++;
-            run->demand += item->demand_ppm;
-        } else {
-            run->others = 1;
-        }
-    }
+    for (uint32_t number = 0; number < run->lanes; number++)
+        if (wanted >> number & 1u)
+            choose_in_lane(machine, gpu, run, number);
 }
 
 static uint64_t divide_up(unsigned __int128 value, uint64_t by) { return (uint64_t)((value + by - 1) / by); }
@@ -192,11 +229,13 @@ static uint64_t divide_up(unsigned __int128 value, uint64_t by) { return (uint64
 static uint64_t time_left(const struct sim_gpu *gpu, const struct sim_stream *stream, const struct sim_item *item, const struct running *run)
 {
     if (item->kind == SIM_ITEM_KERNEL) {
-        if (unit_of(gpu, stream) != gpu->slice_owner)
+        uint32_t number = lane_of(run, stream);
+        const struct lane *lane = &run->lane[number];
+        if (unit_of(gpu, stream) != gpu->slice_owner[number])
             return UINT64_MAX;
-        if (run->demand <= PPM)
+        if (lane->demand <= lane->capacity)
             return (item->work + SIM_WORK_SCALE - 1) / SIM_WORK_SCALE;
-        return divide_up((unsigned __int128)item->work * run->demand, PPM * SIM_WORK_SCALE);
+        return divide_up((unsigned __int128)item->work * lane->demand, lane->capacity * SIM_WORK_SCALE);
     }
     if (item->kind == SIM_ITEM_COPY && item->a < SIM_ENGINES)
         return divide_up((unsigned __int128)item->work * run->copies[item->a], SIM_WORK_SCALE);
@@ -210,8 +249,9 @@ static uint64_t next_end(struct sim_machine *machine, struct sim_gpu *gpu, const
     uint64_t least = UINT64_MAX;
     for (uint32_t i = gpu->first_active; i != SIM_NONE; i = machine->streams[i].next_active)
         least = min_u64(least, time_left(gpu, &machine->streams[i], head_item(machine, i), run));
-    if (run->others && gpu->slice_end_ns > gpu->now_ns)
-        least = min_u64(least, gpu->slice_end_ns - gpu->now_ns);
+    for (uint32_t number = 0; number < run->lanes; number++)
+        if (run->lane[number].others && gpu->slice_end_ns[number] > gpu->now_ns)
+            least = min_u64(least, gpu->slice_end_ns[number] - gpu->now_ns);
     return least;
 }
 
@@ -229,6 +269,22 @@ static int mark(uint64_t *bits, uint32_t index)
     return 1;
 }
 
+/* Busy time of the GPU instance of a lane; of several lanes of one instance, the lowest busy one counts it. */
+static void account_instance(struct sim_gpu *gpu, const struct running *run, uint32_t number, uint64_t ns)
+{
+    const struct sim_compute_instance *compute = &gpu->compute[number - 1];
+    struct sim_gpu_instance *instance = &gpu->instances[compute->instance];
+    const struct lane *lane = &run->lane[number];
+    uint64_t whole = PPM * gpu->info.mig_profiles[instance->profile].sm_count / gpu->info.sm_count;
+    if (!compute->state || whole == 0)
+        return;
+    instance->sm_ns += ns * min_u64(lane->demand, lane->capacity) / whole;
+    for (uint32_t lower = 1; lower < number; lower++)
+        if (run->lane[lower].kernels != 0 && gpu->compute[lower - 1].instance == compute->instance)
+            return;
+    instance->busy_ns += ns;
+}
+
 static void account(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t index, const struct running *run, uint64_t ns)
 {
     gpu->now_ns += ns;
@@ -237,18 +293,26 @@ static void account(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t i
     if (run->kernels == 0)
         return;
     gpu->busy_ns += ns;
-    gpu->sm_ns += ns * min_u64(run->demand, PPM) / PPM;
+    for (uint32_t number = 0; number < run->lanes; number++) {
+        const struct lane *lane = &run->lane[number];
+        gpu->sm_ns += ns * min_u64(lane->demand, lane->capacity) / PPM;
+        if (number == 0 || lane->kernels == 0)
+            continue;
+        account_instance(gpu, run, number, ns);
+    }
     struct marks seen;
     if (run->kernels > 1)
         memset(&seen, 0, sizeof seen);
-    uint64_t divisor = max_u64(run->demand, PPM);
     for (uint32_t i = gpu->first_active; i != SIM_NONE; i = machine->streams[i].next_active) {
         const struct sim_item *item = head_item(machine, i);
         const struct sim_stream *stream = &machine->streams[i];
-        if (item->kind != SIM_ITEM_KERNEL || unit_of(gpu, stream) != gpu->slice_owner)
+        const uint32_t number = lane_of(run, stream);
+        const struct lane *lane = &run->lane[number];
+        if (item->kind != SIM_ITEM_KERNEL || unit_of(gpu, stream) != gpu->slice_owner[number])
             continue;
         struct sim_process *process = &machine->processes[stream->process];
-        uint64_t sm = ns * item->demand_ppm / divisor;
+        uint64_t wide = min_u64(item->demand_ppm, lane->capacity);
+        uint64_t sm = lane->demand <= lane->capacity ? ns * wide / PPM : ns * wide / lane->demand * lane->capacity / PPM;
         if (process->group < SIM_MAX_GROUPS) {
             struct sim_gpu_usage *group = &machine->groups[process->group].gpu[index];
             group->sm_ns += sm;
@@ -280,8 +344,9 @@ static void progress(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t 
         uint64_t done = item->work;
         if (left > ns) {
             unsigned __int128 scaled = (unsigned __int128)ns * SIM_WORK_SCALE;
-            if (item->kind == SIM_ITEM_KERNEL && run->demand > PPM)
-                scaled = scaled * PPM / run->demand;
+            const struct lane *lane = &run->lane[lane_of(run, stream)];
+            if (item->kind == SIM_ITEM_KERNEL && lane->demand > lane->capacity)
+                scaled = scaled * lane->capacity / lane->demand;
             else if (item->kind == SIM_ITEM_COPY)
                 scaled = scaled / run->copies[item->a];
             done = min_u64((uint64_t)scaled, item->work);
@@ -300,7 +365,7 @@ void sim_schedule(struct sim_machine *machine, uint32_t index, uint64_t now_ns)
             resolve_all(machine, gpu);
         if (now_ns <= gpu->now_ns)
             return;
-        struct running run = {0};
+        struct running run; /* filled by choose */
         uint64_t step = now_ns - gpu->now_ns;
         if (gpu->first_active != SIM_NONE) {
             choose(machine, gpu, &run);

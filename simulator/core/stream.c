@@ -46,6 +46,7 @@ int sim_stream_open(struct sim_machine *machine, uint32_t gpu, uint32_t process,
         stream->process = process;
         stream->process_generation = machine->processes[process].generation;
         stream->gpu = gpu;
+        stream->lane = machine->processes[process].compute_instance[gpu] + 1; /* SIM_NONE, the whole GPU, becomes 0 */
         stream->flags = flags;
         stream->priority = priority;
         if (i >= machine->stream_high)

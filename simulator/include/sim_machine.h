@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x314d49535550475f) /* "_GPUSIM1" read as a little-endian word */
-#define SIM_LAYOUT_VERSION 1u
+#define SIM_LAYOUT_VERSION 2u
 
 #define SIM_MAX_GPUS 16u
 #define SIM_MAX_LINKS 18u
@@ -33,6 +33,11 @@
 #define SIM_SAMPLE_ITEMS 512u
 #define SIM_PROCESS_SAMPLE_ITEMS 4096u
 #define SIM_MAX_WAITERS 512u
+#define SIM_MAX_MIG_PROFILES 10u
+#define SIM_MAX_INSTANCES 8u /* GPU instances, and compute instances, of one GPU: it has no more slices */
+#define SIM_LANES (SIM_MAX_INSTANCES + 1u) /* parts of a GPU that compute beside each other: see struct sim_gpu */
+#define SIM_ACCOUNTING_ITEMS 64u
+#define SIM_THROTTLE_REASONS 9u
 #define SIM_NONE UINT32_MAX /* "no row", "no slot", "reading not available" */
 
 /* ---- what a machine is made of: filled by the creator, constant or changed only by sim_set_* ---- */
@@ -59,6 +64,7 @@ struct sim_system_info {
 enum sim_link_remote { SIM_REMOTE_GPU = 0, SIM_REMOTE_IBMNPU = 1, SIM_REMOTE_SWITCH = 2, SIM_REMOTE_UNKNOWN = 255 }; /* NVML values */
 
 struct sim_link {
+    uint64_t replay_errors, recovery_errors, crc_errors;
     uint32_t present;      /* 0: this GPU has no such link */
     uint32_t active;       /* NVML link state */
     uint32_t version;      /* NVLink generation as NVML numbers it */
@@ -74,6 +80,21 @@ struct sim_link {
 enum sim_clock_domain { SIM_CLOCK_GRAPHICS = 0, SIM_CLOCK_SM = 1, SIM_CLOCK_MEMORY = 2, SIM_CLOCK_VIDEO = 3, SIM_CLOCK_DOMAINS = 4 };
 #define SIM_THRESHOLDS 9u
 #define SIM_AFFINITY_WORDS 16u
+
+/* A way to cut a GPU instance out of a GPU of this model. Memory slices are numbered from 0; an instance
+ * lies on `memory_slices` of them that follow each other. */
+struct sim_mig_profile {
+    char name[24];          /* "3g.40gb", "1g.10gb+me" */
+    uint32_t id;            /* as nvidia-smi numbers it: 9 */
+    uint32_t kind;          /* NVML's constant: 0 to 4 for 1, 2, 3, 4, 7 slices, 7 with media, 9 double memory */
+    uint32_t compute_slices;
+    uint32_t memory_slices;
+    uint32_t starts;        /* bit n: may begin at memory slice n */
+    uint32_t most;          /* instances of this profile at one time */
+    uint32_t sm_count;
+    uint32_t copy_engines, decoders, encoders, jpegs, optical_flows;
+    uint64_t memory_bytes;
+};
 
 struct sim_gpu_info {
     char name[96];
@@ -127,10 +148,19 @@ struct sim_gpu_info {
     uint32_t ecc_supported, ecc_mode, ecc_pending_mode;
     uint32_t ecc_corrected_volatile, ecc_uncorrected_volatile, ecc_corrected_aggregate, ecc_uncorrected_aggregate;
     uint32_t remapped_corrected, remapped_uncorrected, remap_pending, remap_failed;
+    uint32_t retired_single, retired_double, retire_pending; /* pages, before Ampere */
+    uint32_t unrepairable;     /* memory that no spare row can mend */
+    uint32_t recovery_action;  /* NVML: 0 none, 1 reset the GPU, 2 reboot, 3 drain peers, 4 drain and reset */
     uint32_t mig_supported, mig_mode, mig_pending_mode;
+    uint32_t mig_memory_slices; /* 8, or 4 on small models; 0: no MIG */
+    uint32_t mig_profile_count;
+    struct sim_mig_profile mig_profiles[SIM_MAX_MIG_PROFILES];
+    uint32_t accounting_mode;
+    uint32_t pcie_replays;
     uint32_t fabric_state;       /* NVML: 0 not supported, 1 not started, 2 in progress, 3 completed */
     uint32_t fabric_status;
     uint32_t fabric_clique_id;
+    uint32_t fabric_health;      /* NVML's mask; 0: made from the state */
     uint8_t fabric_cluster_uuid[16];
     uint32_t module_id;
     uint32_t link_count;         /* links this model has; the rest of links[] is absent */
@@ -169,6 +199,10 @@ enum sim_fault_action {
     SIM_FAULT_XID = 11,      /* device: an Xid `value` is reported once */
     SIM_FAULT_LOST = 12,     /* device: lost until cleared; `value` is the Xid reported (0: none) */
     SIM_FAULT_VANISH = 13,   /* device: not enumerated any more */
+    SIM_FAULT_SET = 14,      /* device: the reading named in `call` (see sim_reading_names) is `value` */
+    SIM_FAULT_RESET = 15,    /* device: reset once */
+    SIM_FAULT_RENUMBER = 16, /* device: enumerated at index `value` by who initialises from then on */
+    SIM_FAULT_DRIVER = 17,   /* machine: the driver's version is what stands in `call`; older libraries no longer fit */
 };
 
 struct sim_fault {
@@ -176,7 +210,7 @@ struct sim_fault {
     uint32_t action;       /* enum sim_fault_action */
     int32_t gpu;           /* -1: any */
     int32_t pid;           /* 0: any process */
-    char call[80];         /* glob over the exported symbol's name; empty for device faults */
+    char call[80];         /* glob over the exported symbol's name; reading or version for the faults that say so */
     int64_t value;
     uint64_t at_ns;        /* not before this time */
     uint64_t until_ns;     /* not from this time on; 0: no end */
@@ -214,6 +248,7 @@ struct sim_process {
     uint32_t mps_client;
     uint32_t stream_count;
     char name[128];           /* from /proc/self/cmdline, as nvmlSystemGetProcessName would give it */
+    uint32_t compute_instance[SIM_MAX_GPUS]; /* row in that GPU's compute[]; SIM_NONE: the whole GPU */
     struct sim_gpu_usage gpu[SIM_MAX_GPUS];
 };
 
@@ -265,7 +300,9 @@ struct sim_stream {
     uint64_t pushed_work; /* work ever enqueued, and the part of it done: the difference is the least */
     uint64_t done_work;   /* time that the stream still needs */
     uint64_t generation;  /* grows with each new owner of the row */
-    uint64_t spare[3];
+    uint32_t lane;        /* 0: the whole GPU; n + 1: its compute instance n */
+    uint32_t padding;
+    uint64_t spare[2];
 };
 
 struct sim_event {
@@ -298,6 +335,39 @@ struct sim_process_sample { /* one process in one full window: only where it was
     uint64_t pid_namespace;
 };
 
+/* A part of the GPU's memory with some of its SMs. Its place in gpu.instances is its row. */
+struct sim_gpu_instance {
+    uint32_t state;          /* 0 free, 1 there */
+    uint32_t id;             /* NVML's: follows from the placement */
+    uint32_t profile;        /* place in info.mig_profiles */
+    uint32_t start;          /* first memory slice */
+    uint64_t used_bytes;     /* sum of its processes' bytes */
+    uint64_t busy_ns, sm_ns; /* as the GPU's own, of its kernels; sm_ns as a share of its own SMs */
+};
+
+/* What a program runs on: some or all compute slices of a GPU instance, with all of that one's memory.
+ * Its place in gpu.compute is its row, and NVML's index of the MIG device. */
+struct sim_compute_instance {
+    uint32_t state;
+    uint32_t instance;       /* row of its GPU instance */
+    uint32_t id;             /* NVML's, within the GPU instance */
+    uint32_t kind;           /* NVML's constant: 0 to 4 for 1, 2, 3, 4, 7 slices */
+    uint32_t start, slices;  /* compute slices within the GPU instance */
+    uint32_t sm_count;
+    uint32_t padding;
+    char uuid[48];           /* "MIG-…", the same each time for the same GPU and ids */
+    uint8_t uuid_bytes[16];
+};
+
+struct sim_accounting {      /* a process that ended while accounting was on */
+    int32_t pid;
+    uint32_t padding;
+    uint64_t started_ns, ended_ns;
+    uint64_t busy_ns;
+    uint64_t peak_bytes;
+    uint64_t pid_namespace;
+};
+
 struct sim_gpu {
     pthread_mutex_t lock;
     uint8_t lock_room[64 - sizeof(pthread_mutex_t)];
@@ -315,8 +385,11 @@ struct sim_gpu {
     uint64_t sm_ns;
     uint64_t copy_ns;          /* time with at least one copy engine at work */
     uint64_t launches;
-    uint64_t slice_owner;      /* sharing unit that has the GPU: see schedule.c; 0: none */
-    uint64_t slice_end_ns;
+    uint64_t slice_owner[SIM_LANES]; /* sharing unit that has the lane: see schedule.c; 0: none */
+    uint64_t slice_end_ns[SIM_LANES];
+    uint64_t engine_bytes[3];  /* bytes copied so far, by enum sim_engine */
+    uint64_t peer_in_bytes, peer_out_bytes; /* over NVLink, from and to other GPUs */
+    uint64_t throttled_ns[SIM_THROTTLE_REASONS]; /* time with bit n of info.throttle_reasons set, in full windows */
     uint64_t window_start_ns;
     uint64_t window_busy_base, window_sm_base, window_copy_base; /* integrals at window_start_ns */
     uint64_t energy_uj;
@@ -325,17 +398,22 @@ struct sim_gpu {
     uint64_t process_sample_next;
     uint64_t process_window_base[SIM_MAX_PROCESSES]; /* busy_ns of each process at window_start_ns */
     uint64_t process_window_sm_base[SIM_MAX_PROCESSES];
+    struct sim_gpu_instance instances[SIM_MAX_INSTANCES];
+    struct sim_compute_instance compute[SIM_MAX_INSTANCES];
+    uint64_t accounting_next;     /* free-running */
+    struct sim_accounting accounting[SIM_ACCOUNTING_ITEMS];
     struct sim_sample samples[SIM_SAMPLE_ITEMS];
     struct sim_process_sample process_samples[SIM_PROCESS_SAMPLE_ITEMS];
 };
 
-enum sim_notice_kind { SIM_NOTICE_XID = 1, SIM_NOTICE_ECC_SINGLE = 2, SIM_NOTICE_ECC_DOUBLE = 3, SIM_NOTICE_MIG = 4, SIM_NOTICE_CLOCK = 5, SIM_NOTICE_LOST = 6, SIM_NOTICE_VANISHED = 7, SIM_NOTICE_RESET = 8 };
+enum sim_notice_kind { SIM_NOTICE_XID = 1, SIM_NOTICE_ECC_SINGLE = 2, SIM_NOTICE_ECC_DOUBLE = 3, SIM_NOTICE_MIG = 4, SIM_NOTICE_CLOCK = 5, SIM_NOTICE_LOST = 6, SIM_NOTICE_VANISHED = 7, SIM_NOTICE_RESET = 8, SIM_NOTICE_RECOVERY = 9 };
 struct sim_notice {
     uint64_t sequence;  /* 1, 2, …; the ring keeps the last SIM_NOTICE_ITEMS */
     uint64_t time_ns;
     uint32_t gpu;
     uint32_t kind;      /* enum sim_notice_kind */
-    uint64_t value;     /* Xid number, ECC count */
+    uint64_t value;     /* Xid number, ECC count, recovery action */
+    uint32_t gpu_instance, compute_instance; /* NVML's ids; SIM_NONE: the whole GPU */
 };
 
 struct sim_trace {
@@ -378,7 +456,8 @@ struct sim_machine {
     uint32_t process_high;    /* rows from here on were never used: bounds the scans */
     uint32_t stream_high;
     uint32_t lock_hung; /* id of the SIM_FAULT_HANG_LOCK that is being served */
-    uint32_t padding;
+    uint32_t driver_changes;  /* grows when system.driver_version changes; libraries loaded before no longer fit */
+    uint32_t enumeration[SIM_MAX_GPUS]; /* rows of gpu[] in the order in which they are enumerated */
     pthread_mutex_t table_lock;
     uint8_t table_lock_room[64 - sizeof(pthread_mutex_t)];
     struct sim_kernel_rule rules[SIM_MAX_RULES];

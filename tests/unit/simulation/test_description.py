@@ -173,7 +173,15 @@ def test_every_profile_is_a_machine(name: str) -> None:
 
 def test_the_models_are_the_cards_they_say() -> None:
     total_mib = {name: load_model(name).gpu.memory_total_bytes >> 20 for name in model_names()}
-    assert total_mib == {"a100-sxm-80gb": 81920, "h100-sxm-80gb": 81559, "l40s": 46068, "rtx4090": 24564, "t4": 15360}
+    assert total_mib == {
+        "a100-sxm-80gb": 81920,
+        "a30": 24576,
+        "h100-sxm-80gb": 81559,
+        "h200-sxm-141gb": 143771,
+        "l40s": 46068,
+        "rtx4090": 24564,
+        "t4": 15360,
+    }
 
 
 def test_a_profile_that_is_not_there(tmp_path) -> None:
