@@ -14,9 +14,10 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import grpc
 import structlog
 
-from hypervisor.model import Refusal
+from hypervisor.model import Refusal, RefusalReason
 from hypervisor.rpc.asyncio_host import HostClosing
 from hypervisor.rpc.refusals import DETAILS_KEY, STATUS_CODES, status_of
+from hypervisor.rpc.registration import Undecodable
 from hypervisor.rpc.statistics import CallCounter
 
 Request = TypeVar("Request")
@@ -41,6 +42,7 @@ def unary(
     @functools.wraps(method)
     async def answer(self: Service, request: Request, context: Context) -> Response:
         try:
+            _check_decoded(request)
             response = await method(self, request)
         except asyncio.CancelledError:
             self.calls.count(method.__name__, "CANCELLED")
@@ -63,6 +65,7 @@ def streaming(
         try:
             # A watch may have nothing to say for long; this tells the client that it has begun.
             await context.send_initial_metadata(())
+            _check_decoded(request)
             async with aclosing(method(self, request)) as responses:  # type: ignore[type-var]
                 async for response in responses:
                     yield response
@@ -80,6 +83,11 @@ async def abort_with(context: Context, refusal: Refusal) -> NoReturn:
     """End a call with a refusal, details included."""
     status = status_of(refusal)
     await context.abort(_code(status.code), status.message, ((DETAILS_KEY, status.SerializeToString()),))
+
+
+def _check_decoded(request: object) -> None:
+    if isinstance(request, Undecodable):
+        raise Refusal(RefusalReason.INVALID_ARGUMENT, f"the request is no message of this method: {request.why}")
 
 
 async def _fail(service: Counting, method: str, context: Context, error: Exception) -> NoReturn:

@@ -37,6 +37,7 @@ class AsyncioHost:
         self._failure: BaseException | None = None
         # Trio tasks that wait in call(). Touched in trio only.
         self._calling: set[trio.lowlevel.Task] = set()
+        self._cleanups: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -145,18 +146,28 @@ class AsyncioHost:
             self._calling.remove(caller)
             trio.lowlevel.reschedule(caller, result)
 
+    def fail(self, error: BaseException) -> None:
+        """End the host, whose block then raises the error; to be called on the loop."""
+        self._failure = self._failure or error
+        if self._stop is not None:
+            self._stop.set()
+
+    def at_end(self, cleanup: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Await cleanup() on the loop before it ends, also when it ends by a failure; to be called on the loop."""
+        self._cleanups.append(cleanup)
+
     def _guarded(self, function: Callable[..., object], *arguments: Any) -> None:
         try:
             function(*arguments)
         except BaseException as error:  # noqa: BLE001 - ends the loop, and with it the block, which raises it
-            self._failure = self._failure or error
-            if self._stop is not None:
-                self._stop.set()
+            self.fail(error)
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._trio.run_sync_soon(self._ready.set)
         await self._stop.wait()
+        for cleanup in reversed(self._cleanups):
+            await cleanup()
 
     def _thread(self) -> None:
         try:

@@ -29,11 +29,12 @@ from hypervisor.rpc.listening import (
 )
 from hypervisor.rpc.node_feed import HEARTBEAT_SECONDS, NodeFeed
 from hypervisor.rpc.node_service import NodeService
+from hypervisor.rpc.registration import add_service
 from hypervisor.rpc.standing_services import add_standing_services
 from hypervisor.rpc.statistics import CallCounter, RpcStatistics
-from hypervisor.v1 import node_pb2, node_pb2_grpc
+from hypervisor.v1 import node_pb2
 
-SERVICE_NAME = node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name
+SERVICE = node_pb2.DESCRIPTOR.services_by_name["NodeService"]
 # Time for calls in flight when we stop; feeds end at once, so that only a client that doesn't read needs it.
 STOP_GRACE_SECONDS = 0.5
 
@@ -154,9 +155,12 @@ class _Running:
     closing: asyncio.Event
     servers: list[grpc.aio.Server] = field(default_factory=list)
     sockets: list[tuple[UnixAddress, int]] = field(default_factory=list)
+    guards: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def stop(self) -> None:
-        """End the streams, then the servers, then the socket files."""
+        """End the streams, then the servers, then the socket files. Once; the second time it does nothing."""
+        if self.closing.is_set():
+            return
         self.closing.set()
         for feed in self.feeds:
             feed.close()
@@ -185,17 +189,27 @@ async def _start(server: NodeServer, places: _Places, commands: NodeCommands, he
             )
             grpc_server = grpc.aio.server(options=SERVER_OPTIONS)
             running.servers.append(grpc_server)
-            node_pb2_grpc.add_NodeServiceServicer_to_server(service, grpc_server)
-            add_standing_services(grpc_server, (SERVICE_NAME,), running.closing)
+            add_service(grpc_server, SERVICE, service)
+            add_standing_services(grpc_server, (SERVICE.full_name,), running.closing)
             access = (READ_MODE, -1) if admin_address is not None else admin_access()
             addresses.extend(_bind(running, grpc_server, address, access) for address in readable)
         for grpc_server in running.servers:
             await grpc_server.start()
+            running.guards.append(asyncio.create_task(_guard(server.host, grpc_server)))
+        server.host.at_end(running.stop)
     except BaseException:
         await running.stop()
         raise
     server._addresses = tuple(addresses)  # noqa: SLF001
     return running
+
+
+async def _guard(host: AsyncioHost, server: grpc.aio.Server) -> None:
+    """A server that fails must not leave a daemon that nobody can ask."""
+    try:
+        await server.wait_for_termination()
+    except Exception as error:  # noqa: BLE001 - ends the host, whose block raises it
+        host.fail(error)
 
 
 def _bind(

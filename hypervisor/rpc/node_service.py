@@ -27,15 +27,16 @@ from hypervisor.rpc.holder import process_command
 from hypervisor.rpc.interfaces import NodeCommands
 from hypervisor.rpc.node_feed import NodeFeed
 from hypervisor.rpc.pages import Pages, decode_token, encode_token, page_size
+from hypervisor.rpc.recent import RecentMessages
 from hypervisor.rpc.statistics import CallCounter
 from hypervisor.v1 import node_pb2 as pb
-from hypervisor.v1 import node_pb2_grpc, types_pb2
+from hypervisor.v1 import types_pb2
 
 Message = TypeVar("Message")
 MAX_REASON = 253
 
 
-class NodeService(node_pb2_grpc.NodeServiceServicer):
+class NodeService:
     """One instance for each kind of socket; admin_address is None on the admin socket itself."""
 
     def __init__(
@@ -57,6 +58,8 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         self._host = host
         self._admin_address = admin_address
         self._pages = Pages()
+        self._gpus = RecentMessages(convert.gpu_to_proto)
+        self._allocations = RecentMessages(convert.allocation_to_proto)
 
     @unary
     async def GetNode(self, request: pb.GetNodeRequest) -> pb.GetNodeResponse:
@@ -64,14 +67,10 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
 
     @unary
     async def ListGpus(self, request: pb.ListGpusRequest) -> pb.ListGpusResponse:
-        now = convert.Moment.now()
-
         def pick(snapshot: NodeSnapshot) -> tuple[Gpu, ...]:
             return snapshot.gpus
 
-        page = self._pages.cut(
-            "ListGpus", request.page, self._latest(), pick, lambda gpu: convert.gpu_to_proto(gpu, now)
-        )
+        page = self._pages.cut("ListGpus", request.page, self._latest(), pick, self._gpus.get)
         return pb.ListGpusResponse(
             gpus=page.items, revision=convert.revision_to_proto(page.revision), next_page_token=page.next_token
         )
@@ -92,7 +91,6 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
 
     @unary
     async def ListAllocations(self, request: pb.ListAllocationsRequest) -> pb.ListAllocationsResponse:
-        now = convert.Moment.now()
         uuid = gpu_name(request.gpu_uuid, "gpu_uuid").lower() if request.gpu_uuid else ""
         wanted = convert.identifier(request.allocation_id, "allocation_id") if request.allocation_id else ""
 
@@ -110,7 +108,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             request.page,
             self._latest(),
             pick,
-            lambda pair: convert.allocation_to_proto(*pair, now),
+            lambda pair: self._allocations.get(*pair),
         )
         return pb.ListAllocationsResponse(
             allocations=page.items, revision=convert.revision_to_proto(page.revision), next_page_token=page.next_token
