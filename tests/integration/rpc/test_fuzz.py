@@ -62,7 +62,7 @@ def directory(tmp_path_factory) -> Iterator[Path]:
     """Sockets of a server in a process of its own, which must end well and silent after all that it was sent."""
     place = tmp_path_factory.mktemp("fuzz")
     server = subprocess.Popen(
-        [sys.executable, "-X", "dev", "-c", SERVER, str(place)],
+        [sys.executable, "-c", SERVER, str(place)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
