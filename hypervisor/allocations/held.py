@@ -8,7 +8,7 @@ from hypervisor.allocations.counters import CounterMemory
 from hypervisor.allocations.environment import limit_file_variable
 from hypervisor.allocations.overhead import Overhead
 from hypervisor.allocations.processes import ProcessTable
-from hypervisor.limits import LimitFileError, LimitFiles, UsageSurvey
+from hypervisor.limits import LimitFileError, LimitFiles, Message, MessageCode, UsageSurvey
 from hypervisor.model import (
     Allocation,
     AllocationPhase,
@@ -56,12 +56,17 @@ class Held:
     bypassing: frozenset[int] = frozenset()  # the same at two rounds
     usage: AllocationUsage | None = None
     read_sequence: int = -1  # of the inventory that the figures are from
+    heard: dict[MessageCode, int] = field(default_factory=dict)  # messages that have had no event yet
+    last_heard: dict[MessageCode, Message] = field(default_factory=dict)
+    heard_at: dict[MessageCode, float] = field(default_factory=dict)  # when there was an event
     reported: set[str] = field(default_factory=set)  # findings that have had their event
 
     @classmethod
     def of(cls, allocation: Allocation, files: LimitFiles | None, *, fresh: bool, finding: str = "") -> Held:
         """An allocation that was granted just now (fresh), or by an earlier daemon."""
         count = len(allocation.grants)
+        if files is not None and files.usage is not None and not fresh:
+            files.usage.skip_messages()
         return cls(
             allocation,
             files,
@@ -102,11 +107,15 @@ class Held:
 
     def has_attached(self, table: ProcessTable) -> bool:
         """May a process that has attached still live? True also where that can't be said."""
-        if self.processes or self.unknown_slots:
+        if any(process.host_pid is not None for process in self.processes):
             return True
+        unknown = bool(self.processes or self.unknown_slots)
         usage = self.files.usage if self.files is not None else None
-        # The slots of a file that was tampered with say nothing, but who has it mapped is known to the kernel.
-        return bool(self.finding and usage is not None and table.mapping([usage.inode]))
+        if usage is None or not (unknown or self.finding):
+            return unknown
+        # Slots can claim what nobody can look up, and those of a file that was tampered with say nothing; but who has
+        # it mapped is known to the kernel.
+        return bool(table.mapping([usage.inode])) or (unknown and not table.sees_everything)
 
     def has_processes(self, table: ProcessTable) -> bool:
         """The same, and processes that were started with these limits in their environment, attached or not yet."""

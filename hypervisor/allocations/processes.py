@@ -70,6 +70,11 @@ class ProcessTable:
         """This daemon's identity, as slots hold it."""
         return self.own_namespace << 32 | os.getpid()
 
+    @property
+    def sees_everything(self) -> bool:
+        """Can this daemon look at every process of the host?"""
+        return self._sees_all and os.geteuid() == 0
+
     def forget(self) -> None:
         """Search anew at the next question."""
         self._by_start = None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hypervisor.allocations.admission import Rules, admit, admit_change
-from hypervisor.allocations.adoption import Ground, adopt, bring_up_to_date, make_limit_files, unlink
+from hypervisor.allocations.adoption import Ground, adopt, bring_up_to_date
 from hypervisor.allocations.environment import environment
 from hypervisor.allocations.foreign import foreign_bytes
 from hypervisor.allocations.held import Held
@@ -21,9 +21,10 @@ from hypervisor.allocations.processes import ProcessTable
 from hypervisor.allocations.records import RecordStore, StoreError
 from hypervisor.allocations.requests import check_repeat, check_spec, described, merged
 from hypervisor.allocations.rounds import Rounds
+from hypervisor.allocations.storing import make, put_in_force, remove, storage_failed
 from hypervisor.allocations.telling import AllocationsStatistics, Counting, EmitEvent, Tell
 from hypervisor.config import Settings
-from hypervisor.limits import Finding, LimitDirectory, LimitFileError
+from hypervisor.limits import LimitDirectory, LimitFileError
 from hypervisor.model import (
     Allocation,
     AllocationPhase,
@@ -154,7 +155,7 @@ class Allocations:
             grants=grants,
             revision=self._ground.next_revision(),
         )
-        self._put_in_force(held, after)
+        put_in_force(self._ground, held, after)
         self._ground.tell.count.limits_changed += 1
         self._tell(
             held,
@@ -297,8 +298,6 @@ class Allocations:
         )
 
     def _grant(self, spec: AllocationSpec, grants: tuple[DeviceGrant, ...], inventory: Inventory) -> Allocation:
-        """Files first, then the record, then armed: killed in between, nobody has been told, and the rest is removed
-        or finished at the next start."""
         uid = str(uuid.uuid4())
         allocation = replace(
             self._drafted(spec, grants, inventory),
@@ -306,18 +305,7 @@ class Allocations:
             directory=str(self._ground.directory.path(uid)),
             revision=self._ground.next_revision(),
         )
-        try:
-            files = make_limit_files(self._ground, allocation)
-        except LimitFileError as error:
-            raise storage_failed(error) from error
-        held = Held.of(allocation, files, fresh=True)
-        try:
-            self._ground.store.save(allocation, boot_id=self._ground.boot_id)
-            files.shm.beat(time.monotonic_ns())
-            files.shm.arm()
-        except (StoreError, LimitFileError) as error:
-            self._discard(held)
-            raise storage_failed(error) from error
+        held = make(self._ground, allocation)
         self._held[uid] = held
         self._ground.tell.count.granted += 1
         self._tell(
@@ -329,68 +317,9 @@ class Allocations:
         )
         return allocation
 
-    def _put_in_force(self, held: Held, after: Allocation) -> None:
-        """The record first: killed in between, the next start publishes what it says."""
-        if held.files is None:
-            raise Refusal(
-                RefusalReason.STORAGE_FAILED,
-                f"the limit file of '{after.spec.allocation_id}' can't be used: {held.finding}",
-                remedy="release it and allocate anew",
-            )
-        before = held.allocation
-        try:
-            self._ground.store.save(after, boot_id=self._ground.boot_id)
-        except StoreError as error:
-            raise storage_failed(error) from error
-        try:
-            bring_up_to_date(self._ground, after, held.files)
-        except LimitFileError as error:
-            held.lose_files(error)
-            try:
-                self._ground.store.save(before, boot_id=self._ground.boot_id)
-            except StoreError as second:
-                raise storage_failed(second) from error
-            raise storage_failed(error) from error
-        held.allocation = after
-        for memory, old, new in zip(held.devices, before.grants, after.grants, strict=True):
-            if new.limit_vram_bytes is not None and (
-                old.limit_vram_bytes is None or new.limit_vram_bytes < old.limit_vram_bytes
-            ):
-                memory.lowered = True
-
     def _remove(self, held: Held) -> None:
-        """Forget an allocation and remove its files. Raises Refusal when the record can't be removed."""
-        try:
-            self._ground.store.remove(held.allocation.uid)
-        except StoreError as error:
-            raise storage_failed(error) from error
+        remove(self._ground, held)
         self._held.pop(held.allocation.uid, None)
-        self._discard_files(held)
-
-    def _discard(self, held: Held) -> None:
-        """Take back a grant that could not be finished."""
-        try:
-            self._ground.store.remove(held.allocation.uid)
-        except StoreError:
-            pass  # the error that brought us here is told; without files the record would be found at the next start
-        self._discard_files(held)
-
-    def _discard_files(self, held: Held) -> None:
-        unlink(self._ground, held.allocation)
-        try:
-            if held.files is not None:
-                # For a process that opened them a moment ago: it gets no memory from an allocation that is gone.
-                held.files.shm.set_revoked(True)
-                held.files.close()
-            self._ground.directory.remove(held.allocation.uid)
-        except LimitFileError as error:
-            self._tell(
-                held,
-                EventType.WARNING,
-                "LimitFilesUnusable",
-                f"the limit files of '{held.allocation.spec.allocation_id}' could not be removed and are removed at "
-                f"the next start: {error}",
-            )
 
     def _end(self, held: Held) -> None:
         """The owner has gone, and so has the last process."""
@@ -421,17 +350,3 @@ class Allocations:
             refusal=refusal.reason.value,
             field=refusal.field,
         )
-
-
-def storage_failed(error: StoreError | LimitFileError) -> Refusal:
-    """The refusal that trouble with a disk is."""
-    full = isinstance(error, LimitFileError) and error.finding is Finding.NO_SPACE
-    full = full or (isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL)
-    return Refusal(
-        RefusalReason.STORAGE_FAILED,
-        str(error),
-        remedy="free space there and try again" if full else "mend it and try again",
-    )
-
-
-_FULL = frozenset({28, 122})  # ENOSPC, EDQUOT

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from hypervisor.allocations.adoption import Ground
 from hypervisor.allocations.attendance import settle, survey
 from hypervisor.allocations.foreign import unattributed_pids
+from hypervisor.allocations.hearing import hear
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.measuring import measure
 from hypervisor.limits import LimitFileError, new_survey_buffer
@@ -45,6 +46,7 @@ class Rounds:
         self._find_bypassing(all_held, inventory)
         for held in all_held:
             measure(held, inventory, self._ground.tell)
+            hear(held, self._ground.tell)
         ended = [held for held in all_held if self._has_ended(held)]
         count = self._ground.tell.count
         count.rounds += 1

@@ -9,6 +9,7 @@ from hypervisor.limits.directory import LimitDirectory, LimitFiles, checked_name
 from hypervisor.limits.findings import Finding, LimitFileError
 from hypervisor.limits.layout import FileKind
 from hypervisor.limits.limitset import DeviceFlags, DeviceLimits, FileIsolation, FilePolicy, LimitSet
+from hypervisor.limits.messages import Message, MessageCode
 from hypervisor.limits.shm import DeviceControl, ShmFile, ShmState
 from hypervisor.limits.usage import (
     DeviceAccount,
@@ -35,6 +36,8 @@ __all__ = [
     "LimitFileError",
     "LimitFiles",
     "LimitSet",
+    "Message",
+    "MessageCode",
     "RecountResult",
     "ShmFile",
     "ShmState",

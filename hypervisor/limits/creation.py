@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -125,4 +126,4 @@ def _failed(directory: Path, error: OSError) -> LimitFileError:
     return LimitFileError(finding, f"limit files can't be made at {directory}: {error.strerror}")
 
 
-_FULL = frozenset({28, 122})  # ENOSPC, EDQUOT
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

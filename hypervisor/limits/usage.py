@@ -16,6 +16,7 @@ from typing import Any
 from hypervisor.limits._abi import ffi, lib
 from hypervisor.limits.findings import Finding, LimitFileError
 from hypervisor.limits.layout import HEADER_BYTES, FileKind, Header, parse_header, usage_view
+from hypervisor.limits.messages import Message, newest_message, read_messages
 from hypervisor.limits.shm import check_shape, open_regular
 
 TOTAL_BYTES_MASK = 2**44 - 1
@@ -103,6 +104,9 @@ class UsageFile:
         self._states = ffi.new("uint64_t[512]")
         self._touched: set[int] = set()  # devices whose record was seen to hold something
         self._full_survey_at = float("-inf")
+        self._messages_offset = header.sections[lib.HV_SECTION_MESSAGES].offset
+        self._next_message = 0
+        self._last_message = 0
         self.identity = header.identity
 
     @classmethod
@@ -160,6 +164,21 @@ class UsageFile:
             host_bytes=int(buffer.devices[0].host_bytes) & TOTAL_BYTES_MASK,
             slots=tuple(self._slot(buffer, index, device_count) for index in range(buffer.slot_count)),
         )
+
+    def new_messages(self) -> tuple[Message, ...]:
+        """What the limiter has said since the last call, in order; after the first open of a file that others have
+        read before, see skip_messages."""
+        if self._descriptor < 0 or newest_message(self._descriptor, self._messages_offset) == self._next_message:
+            return ()
+        self._next_message = newest_message(self._descriptor, self._messages_offset)
+        found = read_messages(self._descriptor, self._messages_offset, after=self._last_message)
+        self._last_message = max((message.sequence for message in found), default=self._last_message)
+        return found
+
+    def skip_messages(self) -> None:
+        """What is in the ring by now was told by an earlier daemon."""
+        self._next_message = newest_message(self._descriptor, self._messages_offset)
+        self._last_message = max(self._next_message - 1, 0)
 
     def return_slot(self, slot: Slot, *, own_identity: int) -> bool:
         """Return the slot of a process that is dead; False when somebody else was faster.

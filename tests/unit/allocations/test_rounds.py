@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from hypervisor.allocations import Allocations
+from hypervisor.allocations.processes import ProcessTable
+from hypervisor.limits import MessageCode
 from hypervisor.model import (
     AllocationPhase,
     AllocationUsage,
@@ -408,6 +410,36 @@ def test_a_child_of_the_owner_on_a_gpu_without_the_limiter_is_told(node: Node) -
         assert usage.enforcement is Enforcement.VIOLATED
         assert node.reasons().count("LimiterBypassed") == 1
         os.kill(child, signal.SIGKILL)
+
+
+def test_what_the_limiter_says_is_one_event_a_kind_and_minute(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper)
+    for sequence in range(1, 5):
+        workload.tenant.say(sequence, MessageCode.SLOTS_EXHAUSTED, b"no free slot")
+    workload.step()
+    for sequence in range(5, 50):
+        workload.tenant.say(sequence, MessageCode.SLOTS_EXHAUSTED, b"no free slot")
+        workload.step()
+    (event,) = [event for event in node.events if event.reason == "SlotsExhausted"]
+    assert event.message.endswith("no free slot (the last of 4)")
+    node.events.clear()
+    workload.allocations.close()
+    workload.allocations = node.start()
+    workload.step()
+    assert node.events == []
+
+
+@pytest.mark.parametrize("phase", [1, 2])
+def test_a_slot_that_nobody_can_look_up_keeps_no_allocation(node: Node, phase: int) -> None:
+    if not ProcessTable().sees_everything:
+        pytest.skip("needs a view of all processes of the host")
+    allocations = node.start()
+    allocation, _ = allocations.allocate(JOB, inventory(device(0)))
+    tenant = Tenant(Path(allocation.directory) / "usage")
+    tenant.attach(0, pid=1, start=0, namespace=0, phase=phase)
+    tenant.close()
+    assert allocations.release("job") == ()
+    assert allocations.all == ()
 
 
 def test_every_step_leaves_a_sign_of_life(node: Node) -> None:

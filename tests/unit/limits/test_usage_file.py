@@ -16,13 +16,14 @@ from hypervisor.limits import (
     Finding,
     LimitDirectory,
     LimitFileError,
+    MessageCode,
     RecountResult,
     SlotPhase,
     UsageFile,
     new_survey_buffer,
 )
 from hypervisor.limits.layout import HEADER_BYTES
-from tests.unit.limits.tenant import DEVICES, OCCUPANCY, SLOT_BYTES, SLOTS, Tenant, attach_self, size_of
+from tests.unit.limits.tenant import DEVICES, MESSAGES, OCCUPANCY, SLOT_BYTES, SLOTS, Tenant, attach_self, size_of
 from tests.unit.limits.test_limit_files import BOOT, GIB, LIMITS
 
 BUFFER = new_survey_buffer()
@@ -150,6 +151,33 @@ def test_garbage_in_slots_does_not_wrap_the_sum(usage: UsageFile, tenant: Tenant
         attach_self(tenant, slot)
         tenant.put(SLOTS + SLOT_BYTES * slot + 64, 2**64 - 1)
     assert usage.recount(0)[2] == 2**44 - 1
+
+
+def test_messages_are_read_once_and_in_order(usage: UsageFile, tenant: Tenant) -> None:
+    assert usage.new_messages() == ()
+    for sequence in range(60, 70):  # over the end of the ring
+        tenant.say(sequence, MessageCode.INTERNAL, b"number %d" % sequence)
+    assert [message.text for message in usage.new_messages()] == [f"number {number}" for number in range(60, 70)]
+    assert usage.new_messages() == ()
+    tenant.say(70, MessageCode.DENIED, b"later", pid=3)
+    (message,) = usage.new_messages()
+    assert (message.code, message.text, message.pid) == (MessageCode.DENIED, "later", 3)
+
+
+def test_messages_of_an_earlier_time_can_be_passed_over(path: Path, tenant: Tenant) -> None:
+    tenant.say(1, MessageCode.INTERNAL, b"old")
+    usage = UsageFile.open(path, boot_id=BOOT)
+    usage.skip_messages()
+    assert usage.new_messages() == ()
+    tenant.say(2, MessageCode.INTERNAL, b"new")
+    assert [message.text for message in usage.new_messages()] == ["new"]
+
+
+def test_what_is_no_message_is_left_out_and_control_characters_are_shown(usage: UsageFile, tenant: Tenant) -> None:
+    tenant.say(1, 99, b"unknown code")
+    tenant.say(2, MessageCode.INTERNAL, b"\x1b[2Jred\n\xff")
+    tenant.put(MESSAGES + 256 + 256 * 5, 6)  # at the wrong place for its sequence
+    assert [message.text for message in usage.new_messages()] == ["?[2Jred??"]
 
 
 def punch(path: Path, offset: int, length: int) -> None:
