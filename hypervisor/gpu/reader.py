@@ -28,7 +28,8 @@ from hypervisor.model.snapshot import SystemInfo
 __all__ = ["GpuReader", "GpuReaderStatistics", "open_gpu_reader"]
 
 FIRST_PAUSE_SECONDS = 0.2
-MOST_PAUSE_SECONDS = 10.0
+# Each try costs a quarter of a second of a core, also where there will never be a driver.
+MOST_PAUSE_SECONDS = 20.0
 LEAST_USE_KNOWN_SECONDS = 5.0
 
 

@@ -50,7 +50,6 @@ def test_a_stopped_child_is_replaced(h100: Simulated) -> None:
             first = reader.statistics().child_pid
             assert first is not None
             os.kill(first, signal.SIGSTOP)
-            stopped_at = trio.current_time()
             # All but the one that was just asked about are read by another child, long before the time-out.
             others = await until(
                 reader,
@@ -59,8 +58,8 @@ def test_a_stopped_child_is_replaced(h100: Simulated) -> None:
                     and sum(not each.vram_bytes.stale for each in now.devices) == 7
                 ),
             )
-            assert trio.current_time() - stopped_at < 3
             assert alive(first)
+            assert reader.statistics().hangs == 0
             (asked,) = [each for each in others.devices if each.vram_bytes.stale]
             assert condition(asked, HealthCode.GPU_UNREADABLE) is not None
             assert [each.vram_bytes.value for each in others.devices] == [
