@@ -1,0 +1,54 @@
+/* Sizes and offsets of the driver's structs, printed by whichever declarations
+ * were included before: ours, or those of a real cuda.h and nvml.h. */
+#include <stddef.h>
+#include <stdio.h>
+
+#define SIZE(type) printf("%s %zu\n", #type, sizeof(type))
+#define PLACE(type, field) printf("%s.%s %zu\n", #type, #field, offsetof(type, field))
+#define NUMBER(name) printf("%s %lld\n", #name, (long long)(name))
+
+int main(void)
+{
+    SIZE(CUdevice);
+    SIZE(CUdeviceptr);
+    SIZE(CUdeviceptr_v1);
+    SIZE(CUuuid);
+    SIZE(CUmemGenericAllocationHandle);
+    SIZE(CUmemLocation);
+    PLACE(CUmemLocation, id);
+    SIZE(CUmemAllocationProp);
+    PLACE(CUmemAllocationProp, location);
+    SIZE(CUmemPoolProps);
+    PLACE(CUmemPoolProps, location);
+    SIZE(CUDA_ARRAY_DESCRIPTOR);
+    PLACE(CUDA_ARRAY_DESCRIPTOR, Format);
+    PLACE(CUDA_ARRAY_DESCRIPTOR, NumChannels);
+    SIZE(CUDA_ARRAY_DESCRIPTOR_v1);
+    PLACE(CUDA_ARRAY_DESCRIPTOR_v1, NumChannels);
+    SIZE(CUDA_ARRAY3D_DESCRIPTOR);
+    PLACE(CUDA_ARRAY3D_DESCRIPTOR, Depth);
+    PLACE(CUDA_ARRAY3D_DESCRIPTOR, Flags);
+    SIZE(CUDA_ARRAY3D_DESCRIPTOR_v1);
+    PLACE(CUDA_ARRAY3D_DESCRIPTOR_v1, Flags);
+    SIZE(CUlaunchConfig);
+    PLACE(CUlaunchConfig, blockDimX);
+    PLACE(CUlaunchConfig, hStream);
+    SIZE(CUDA_LAUNCH_PARAMS);
+    PLACE(CUDA_LAUNCH_PARAMS, hStream);
+    NUMBER(CUDA_ERROR_OUT_OF_MEMORY);
+    NUMBER(CUDA_ERROR_NO_DEVICE);
+    NUMBER(CUDA_ERROR_OPERATING_SYSTEM);
+    NUMBER(CUDA_ERROR_NOT_READY);
+    NUMBER(CUDA_ERROR_NOT_PERMITTED);
+    NUMBER(CUDA_ERROR_SYSTEM_NOT_READY);
+    NUMBER(CU_STREAM_CAPTURE_STATUS_NONE);
+    NUMBER(CU_STREAM_CAPTURE_MODE_RELAXED);
+    NUMBER(CU_EVENT_DEFAULT);
+    NUMBER(CU_MEM_LOCATION_TYPE_DEVICE);
+    NUMBER(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    NUMBER(CUDA_ARRAY3D_LAYERED);
+    NUMBER(CUDA_ARRAY3D_CUBEMAP);
+    NUMBER(CUDA_ARRAY3D_SPARSE);
+    NUMBER(CUDA_ARRAY3D_DEFERRED_MAPPING);
+    return 0;
+}
