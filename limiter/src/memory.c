@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include "driver.h"
+#include "kept.h"
 #include "ledger.h"
 #include "messages.h"
 #include "pools.h"
@@ -137,11 +138,71 @@ static void tell_denial(struct hv_reservation *reservation, uint64_t limit)
                 (unsigned long long)reservation->bytes, (unsigned long long)limit, (unsigned long long)denials);
 }
 
+/* ---- small amounts, without what all processes share ---- */
+
+static uint32_t stripe_of(struct hv_process *process)
+{
+    if (hv_unlikely(hv_thread.kept_stripe == 0))
+        hv_thread.kept_stripe = hv_add_acq_rel_32(&process->kept.next_thread, 1) % HV_KEPT_STRIPES + 1;
+    return hv_thread.kept_stripe - 1;
+}
+
+/* A limit lowered below use grants nothing, not even what is kept. */
+static bool reserve_kept(struct hv_reservation *reservation, uint64_t limit)
+{
+    struct hv_kept *kept = &reservation->process->kept;
+    uint32_t device = reservation->device;
+    uint64_t most = hv_kept_most(limit);
+    if (reservation->host || reservation->bytes > most / 2 ||
+        hv_total_bytes(hv_load_relaxed(&hv_files()->devices[device]->total)) > limit)
+        return false;
+    uint32_t stripe = stripe_of(reservation->process);
+    if (hv_kept_take(kept, stripe, device, reservation->bytes))
+        return true;
+    struct hv_account account = account_of(reservation->slot, device, false);
+    if (!hv_ledger_reserve(&account, reservation->bytes + most / 2, limit))
+        return false;
+    if (!hv_kept_put(kept, stripe, device, most / 2, most))
+        hv_ledger_release(&account, most / 2);
+    note_peak(device);
+    return true;
+}
+
+/* Returns how much of it is to go to the ledger. */
+static uint64_t keep(struct hv_process *process, uint32_t device, uint64_t bytes)
+{
+    struct hv_device_terms terms;
+    uint64_t most = hv_kept_most(device_limit(device, &terms));
+    uint32_t stripe = stripe_of(process);
+    if (bytes > most / 2)
+        return bytes;
+    if (hv_kept_put(&process->kept, stripe, device, bytes, most))
+        return 0;
+    return hv_kept_take(&process->kept, stripe, device, most / 2) ? bytes + most / 2 : bytes;
+}
+
+/* ---- the reservation itself ---- */
+
 static bool try_reserve(struct hv_reservation *reservation, uint64_t *limit)
 {
     struct hv_account account = account_of(reservation->slot, reservation->device, reservation->host);
     *limit = limit_of(reservation->device, reservation->host);
-    return hv_ledger_reserve(&account, reservation->bytes, *limit);
+    if (reserve_kept(reservation, *limit))
+        return true;
+    bool granted = hv_ledger_reserve(&account, reservation->bytes, *limit);
+    if (granted && !reservation->host)
+        note_peak(reservation->device);
+    return granted;
+}
+
+/* Before a refusal: what pools and threads of this process keep. */
+static void give_up_everything_spare(struct hv_reservation *reservation)
+{
+    struct hv_account account = account_of(reservation->slot, reservation->device, false);
+    hv_pools_trim(reservation->process, reservation->device);
+    uint64_t kept = hv_kept_empty(&reservation->process->kept, reservation->device);
+    if (kept != 0)
+        hv_ledger_release(&account, kept);
 }
 
 static CUresult reserve(struct hv_reservation *reservation)
@@ -156,7 +217,7 @@ static CUresult reserve(struct hv_reservation *reservation)
     uint64_t limit;
     if (hv_unlikely(!try_reserve(reservation, &limit))) {
         if (!reservation->host)
-            hv_pools_trim(reservation->process, reservation->device);
+            give_up_everything_spare(reservation);
         hv_process_reap(reservation->process);
         recount(reservation->slot, reservation->device, reservation->host);
         if (!try_reserve(reservation, &limit)) {
@@ -164,8 +225,6 @@ static CUresult reserve(struct hv_reservation *reservation)
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
-    if (!reservation->host)
-        note_peak(reservation->device);
     return CUDA_SUCCESS;
 }
 
@@ -261,7 +320,9 @@ void hv_memory_release(struct hv_process *process, uint32_t device, bool host, u
     if (slot == NULL || device >= HV_MAX_DEVICES || bytes == 0)
         return;
     struct hv_account account = account_of(slot, device, host);
-    hv_ledger_release(&account, bytes);
+    uint64_t released = host ? bytes : keep(process, device, bytes);
+    if (released != 0)
+        hv_ledger_release(&account, released);
 }
 
 CUresult hv_giveback_begin(struct hv_giveback *giveback, enum hv_pointer_kind kind, uint64_t pointer)
@@ -373,6 +434,9 @@ void hv_memory_view(uint32_t device, uint64_t card_total, uint64_t card_free, st
     }
     uint64_t used = hv_total_bytes(hv_load_relaxed(&files->devices[device]->total)) +
                     hv_load_relaxed(&files->control[device]->overhead_bytes);
+    struct hv_process *process = hv_process();
+    uint64_t kept = process == NULL ? 0 : hv_kept_sum(&process->kept, device);
+    used = used > kept ? used - kept : 0;
     view->total = terms.vram_limit_bytes;
     view->used = used < view->total ? used : view->total;
     uint64_t left = view->total - view->used;

@@ -124,8 +124,9 @@ static void wait_for_news(const struct gate *gate, uint64_t until_ns)
 
 static void pass_freeze(struct gate *gate)
 {
-    while (hv_load_acquire_32(&gate->control->freeze) != 0) {
-        hv_os_wait_on_word(&gate->control->freeze, 1, gate->now_ns + 1000 * NS_PER_MS);
+    uint32_t frozen;
+    while ((frozen = hv_load_acquire_32(&gate->control->freeze)) != 0) {
+        hv_os_wait_on_word(&gate->control->freeze, frozen, gate->now_ns + 1000 * NS_PER_MS);
         look(gate);
     }
 }
@@ -203,8 +204,30 @@ static uint64_t slice_ns(const struct gate *gate)
 {
     uint32_t waiters = hv_load_relaxed_32(&gate->usage->waiters);
     if (waiters > MOST_COUNTED_WAITERS)
-        waiters = MOST_COUNTED_WAITERS; /* those that were killed are never counted off */
+        waiters = MOST_COUNTED_WAITERS;
     return hv_bucket_gpu_ns(SLICE_WALL_NS / (1 + waiters), gate->share_ppm);
+}
+
+/* The count of those who wait. A killed one is not counted off by itself; but
+ * whoever waits has a place ahead of the clock, so where nothing is ahead the
+ * count is wrong and begins anew. Not below 0 for one that this meets. */
+static void count_waiter(struct gate *gate)
+{
+    hv_add_acq_rel_32(&gate->usage->waiters, 1);
+}
+
+static void count_off_waiter(struct gate *gate)
+{
+    uint32_t waiters = hv_load_relaxed_32(&gate->usage->waiters);
+    while (waiters != 0 && !__atomic_compare_exchange_n(&gate->usage->waiters, &waiters, waiters - 1, true,
+                                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+    }
+}
+
+static void forget_lost_waiters(struct gate *gate)
+{
+    if (hv_load_relaxed_32(&gate->usage->waiters) != 0 && hv_load_relaxed(&gate->usage->bucket_ns) < gate->now_ns)
+        hv_store_relaxed_32(&gate->usage->waiters, 0);
 }
 
 /* Take a place in the bucket and wait for it. On news the place is given back
@@ -214,6 +237,7 @@ static uint64_t pay(struct gate *gate, uint64_t cost_ns)
     uint64_t began = gate->now_ns;
     bool waited = false;
     uint64_t paid = 0;
+    forget_lost_waiters(gate);
     while (gate->share_ppm < HV_SHARE_FULL_PPM) {
         struct hv_bucket_terms terms = bucket_terms(gate);
         uint64_t generation = gate->terms.generation;
@@ -222,12 +246,12 @@ static uint64_t pay(struct gate *gate, uint64_t cost_ns)
         uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, corrected(gate, paid), gate->now_ns, &wall);
         if (start > gate->now_ns) {
             waited = true;
-            hv_add_acq_rel_32(&gate->usage->waiters, 1);
+            count_waiter(gate);
             while (start > gate->now_ns && gate->terms.generation == generation && gate->share_ppm == terms.share_ppm) {
                 wait_for_news(gate, start);
                 look(gate);
             }
-            hv_sub_acq_rel_32(&gate->usage->waiters, 1);
+            count_off_waiter(gate);
         }
         if (start <= gate->now_ns)
             break;

@@ -12,6 +12,7 @@
 #include "attach.h"
 #include "cuda_abi.h"
 #include "functions.h"
+#include "kept.h"
 #include "pointer_map.h"
 #include "pools.h"
 #include "sampler.h"
@@ -29,6 +30,7 @@ struct hv_process {
     uint64_t context_reserved_at_ns[HV_MAX_DEVICES];
     uint32_t made_contexts[HV_MAX_DEVICES]; /* by cuCtxCreate, and not destroyed */
     struct hv_pool_table pools;
+    struct hv_kept kept;
     struct hv_pointer_map pointers;
     struct hv_sampler sampler;
     struct hv_function_table functions;

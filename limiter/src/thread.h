@@ -23,6 +23,7 @@ struct hv_thread {
 
     uint32_t device;                 /* index in hv_limits.devices that all of this is about */
     uint32_t launches_granted;       /* launches_left when it was last filled */
+    uint32_t kept_stripe;            /* of struct hv_kept, from 1; 0: none yet */
     uint32_t in_lookup;              /* the driver is looking a name up for us */
     uint64_t process_epoch;          /* of the process that all of this is about */
     bool ordinal_known;

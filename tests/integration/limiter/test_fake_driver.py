@@ -96,3 +96,37 @@ def test_a_pitch_larger_than_was_reserved_is_entered(fake: Callable[[str], objec
         left, total = memory()
         tell([pitch.value, total - left])
     """) == [4096, 4096 * 1000]
+
+
+def test_small_amounts_are_exact_too(fake: Callable[[str], object], pod: Pod) -> None:
+    """What a thread keeps of what it freed is in nobody's way: the limit can be had to the last byte."""
+    pod.files.run("make", UUID, 8 * GIB, 1_000_000)
+    assert fake("""
+        start()
+        held = [alloc(4096)[1] for _ in range(100)]
+        first = memory()[1] - memory()[0]
+        for pointer in held:
+            free(pointer)
+        rest = memory()[0]
+        whole, pointer = alloc(rest)
+        tell([first, 8 * GIB - rest, whole, alloc(1)[0], free(pointer), alloc(1)[0]])
+    """) == [100 * 4096, 0, 0, OUT_OF_MEMORY, 0, 0]
+
+
+def test_threads_that_allocate_small_amounts_leave_the_ledger_even(fake: Callable[[str], object], pod: Pod) -> None:
+    pod.files.run("make", UUID, 8 * GIB, 1_000_000)
+    assert fake("""
+        start()
+        def work():
+            must("cuCtxSetCurrent", ctypes.c_void_p(0x1000))
+            for _ in range(200):
+                held = [alloc(4096)[1] for _ in range(20)]
+                for pointer in held:
+                    assert free(pointer) == 0
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        tell([memory()[0], alloc(8 * GIB)[0]])
+    """) == [8 * GIB, 0]

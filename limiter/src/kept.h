@@ -1,0 +1,44 @@
+/*
+ * Bytes that a thread freed and may allocate again without touching what all
+ * processes share. They stay in the ledger, so the error is on the high side;
+ * so little is kept that sixty-four processes that all keep their most hold a
+ * thousandth of the limit between them, and a process gives all of it back
+ * before anything is refused.
+ */
+#ifndef HV_KEPT_H
+#define HV_KEPT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "compiler.h"
+#include "hypervisor_limits.h"
+
+#define HV_KEPT_STRIPES 16
+
+/* A thread uses the stripe of its number; threads that share one only meet. */
+struct hv_kept_stripe {
+    uint64_t bytes[HV_MAX_DEVICES];
+} __attribute__((aligned(HV_CACHE_LINE)));
+
+struct hv_kept {
+    struct hv_kept_stripe stripes[HV_KEPT_STRIPES];
+    uint32_t next_thread;
+};
+
+/* Most that a stripe keeps under this limit. */
+uint64_t hv_kept_most(uint64_t limit_bytes);
+
+/* Take n bytes of what this thread kept; false if it has less. */
+bool hv_kept_take(struct hv_kept *kept, uint32_t stripe, uint32_t device, uint64_t n);
+
+/* Keep n bytes; false if that would be more than `most`. */
+bool hv_kept_put(struct hv_kept *kept, uint32_t stripe, uint32_t device, uint64_t n, uint64_t most);
+
+/* Take out all that the threads of this process keep of a device. */
+uint64_t hv_kept_empty(struct hv_kept *kept, uint32_t device);
+
+/* How much that would be. */
+uint64_t hv_kept_sum(const struct hv_kept *kept, uint32_t device);
+
+#endif
