@@ -48,12 +48,48 @@ def test_eight_gpus_are_published_with_their_figures(daemon: DaemonProcess) -> N
     assert [device["UUID"] for device in devices] == [gpu.uuid for gpu in gpus]
 
 
-def test_sockets_serve_before_the_driver_has_answered(make_daemon) -> None:
-    daemon = make_daemon().start()
-    daemon.wait_serving()
-    assert daemon.get("/readyz")[0] in {200, 503}
+def simulator(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "hypervisor", "sim", *arguments], check=True, capture_output=True)
+
+
+def machine_with(daemon: DaemonProcess, fault: str) -> tuple[str, str]:
+    """The flags for a machine of eight H100 with a fault from the start."""
+    machine = str(daemon.directory / "machine")
+    simulator("create", "h100-sxm-80gb", "--machine", machine)
+    simulator("fault", "--machine", machine, fault)
+    return ("--simulate", machine)
+
+
+def test_adopted_limits_and_sockets_serve_before_the_driver_has_answered(make_daemon) -> None:
+    daemon = make_daemon().start().wait_ready()
+    calls.allocate(daemon, "adopted", vram_bytes=2**30, percent="10")
+    daemon.kill()
+    daemon.flags = machine_with(daemon, "call=nvmlInit*,delay=4s")
+    daemon.start().wait_serving()
+    (reason,) = daemon.get_json("/readyz")["reasons"]
+    assert reason["code"] == "Starting"
+    assert daemon.get("/readyz")[0] == 503
+    assert daemon.get("/healthz")[0] == 200
+    assert [each.spec.allocation_id for each in calls.list_allocations(daemon)] == ["adopted"]
+    with pytest.raises(calls.Refused) as refused:
+        calls.allocate(daemon, "early", vram_bytes=2**30, percent="10")
+    assert refused.value.reason == "NOT_READY"
     daemon.wait_ready()
+    assert len(calls.list_gpus(daemon)) == 8
+
+
+def test_a_driver_that_hangs_holds_up_neither_the_sockets_nor_the_stop(make_daemon) -> None:
+    daemon = make_daemon()
+    daemon.flags = (
+        *machine_with(daemon, "call=nvmlDeviceGetUtilizationRates,hang=forever"),
+        *("--reading-timeout-seconds", "1"),
+    )
+    daemon.start().wait_serving()
+    wait_until(lambda: "gpuhv_gpu_reader_hangs_total 1.0" in daemon.get("/metrics")[1], "the hang to be noticed")
+    assert daemon.get("/healthz")[0] == 200
+    began = time.monotonic()
     assert daemon.stop() == 0
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
