@@ -2,15 +2,17 @@
 
 Refusals are counted here by reason; of grants the allocations tell themselves, with what they know.
 
-A command that waits for its turn may be cancelled and has then done nothing; one that has its turn is done as a
-whole. What it changed is published before its answer is given, so that who asks next reads it.
+A change of grants that waits for its turn may be cancelled and has then done nothing; one that has its turn is done as
+a whole. Turns are given in order, and other tasks run between two of them, so that a flood of commands delays nobody's
+heartbeat. Letting go of a card takes no turn: it may wait for a driver that hangs, and others must not wait with it.
+What a command changed is published before its answer is given, so that who asks next reads it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -102,7 +104,7 @@ class Commands:
 
     async def allocate(self, spec: AllocationSpec, *, dry_run: bool) -> tuple[Allocation, bool, Mapping[str, str]]:
         """Grant a share; the bool says that it existed. Raises Refusal."""
-        async with self._command(counted=not dry_run):
+        async with self._turn_for(counted=not dry_run):
             allocation, existed = self._grants.allocate(spec, self._cards.inventory, dry_run=dry_run)
             if not dry_run:
                 self._publisher.publish()
@@ -112,7 +114,7 @@ class Commands:
         self, allocation_id: str, devices: tuple[DeviceRequest, ...], expected: Revision | None
     ) -> Allocation:
         """Change requests and limits. Raises Refusal."""
-        async with self._command():
+        async with self._turn_for():
             try:
                 allocation = self._grants.update_limits(
                     allocation_id, devices, self._cards.inventory, expected=expected
@@ -125,14 +127,14 @@ class Commands:
 
     async def release(self, allocation_id: str) -> tuple[AttachedProcess, ...]:
         """End an allocation; returns the processes that keep their last limits. Raises Refusal."""
-        async with self._command():
+        async with self._turn_for():
             remaining = self._grants.release(allocation_id)
             self._publisher.publish()
             return remaining
 
     async def detach_gpu(self, uuid: str, reason: str) -> tuple[ProcessOnGpu, ...]:
         """Let go of a card; returns who else was last seen on it. Cancelled, it may have let go. Raises Refusal."""
-        async with self._command():
+        with self._counting():
             gpu = self._gpu(uuid)
             await self._cards.detach(gpu.identity.uuid)
             self._publisher.publish()
@@ -146,7 +148,7 @@ class Commands:
 
     async def attach_gpu(self, uuid: str) -> None:
         """Take a card back. Raises Refusal."""
-        async with self._command():
+        with self._counting():
             gpu = self._gpu(uuid)
             await self._cards.attach(gpu.identity.uuid)
             self._publisher.publish()
@@ -179,19 +181,25 @@ class Commands:
         return gpu
 
     @asynccontextmanager
-    async def _command(self, *, counted: bool = True) -> AsyncIterator[None]:
-        """One turn; a refusal is counted by its reason, unless nothing was to be changed."""
-        if self._turn.statistics().tasks_waiting >= MOST_WAITING:
-            raise Refusal(RefusalReason.NOT_READY, f"{MOST_WAITING} commands wait already", remedy="try again soon")
-        async with self._turn:
-            try:
+    async def _turn_for(self, *, counted: bool = True) -> AsyncIterator[None]:
+        """The turn of one change of grants."""
+        with self._counting(counted=counted):
+            if self._turn.statistics().tasks_waiting >= MOST_WAITING:
+                raise Refusal(RefusalReason.NOT_READY, f"{MOST_WAITING} commands wait already", remedy="try again soon")
+            async with self._turn:
                 yield
-            except Refusal as refusal:
-                self._refused += 1
-                if counted:
-                    self._refusals[refusal.reason] += 1
-                raise
-            self._done += 1
+
+    @contextmanager
+    def _counting(self, *, counted: bool = True) -> Iterator[None]:
+        """Counts a command; a refusal by its reason, unless nothing was to be changed."""
+        try:
+            yield
+        except Refusal as refusal:
+            self._refused += 1
+            if counted:
+                self._refusals[refusal.reason] += 1
+            raise
+        self._done += 1
 
     def _tell_refused(self, allocation_id: str, refusal: Refusal) -> None:
         known = next(

@@ -19,14 +19,19 @@ class Notifier:
         if self._socket is not None:
             self._socket.settimeout(0)  # a stuck receiver must not stop us
         self.watchdog_seconds = _watchdog_seconds(environment)
+        self._fed_at = float("-inf")
+        self._status = ""
 
     def ready(self, status: str) -> None:
         """The daemon serves."""
+        self._status = status
         self._send(f"READY=1\nSTATUS={status}")
 
     def status(self, status: str) -> None:
-        """One line for `systemctl status`."""
-        self._send(f"STATUS={status}")
+        """One line for `systemctl status`; sent when it has changed."""
+        if status != self._status:
+            self._status = status
+            self._send(f"STATUS={status}")
 
     def reloading(self) -> None:
         """Settings are being read again; ready() ends it."""
@@ -37,8 +42,11 @@ class Notifier:
         self._send("STOPPING=1")
 
     def alive(self) -> None:
-        """Feeds the watchdog."""
-        self._send("WATCHDOG=1")
+        """Feeds the watchdog where there is one; may be called as often as one likes."""
+        now = time.monotonic()
+        if self.watchdog_seconds is not None and now - self._fed_at >= self.watchdog_seconds / 4:
+            self._fed_at = now
+            self._send("WATCHDOG=1")
 
     def close(self) -> None:
         """Let go of the socket; nothing may be sent afterwards."""

@@ -35,7 +35,7 @@ async def serve_signals(
                 notifier.ready(node.status())
                 continue
             name = signal.Signals(number).name
-            deadline.start(name, status=0)
+            deadline.start(name, status=1)
             log.info("stopping", signal=name)
             notifier.stopping()
             node.stopping()

@@ -132,32 +132,46 @@ def test_a_dry_run_changes_nothing(tmp_path) -> None:
     trio.run(main)
 
 
-def test_commands_take_turns_and_a_waiting_one_may_be_cancelled(tmp_path) -> None:
+def test_grants_take_turns_and_a_waiting_one_may_be_cancelled(tmp_path) -> None:
     async def main() -> None:
         node = Node(tmp_path)
-        holders: list[tuple[ProcessOnGpu, ...]] = []
         given_up = trio.CancelScope()
-
-        async def detach() -> None:
-            holders.append(await node.commands.detach_gpu(v.uuid(0).lower(), "reset"))
 
         async def grant(name: str, scope: trio.CancelScope) -> None:
             with scope:
                 await node.commands.allocate(spec(name), dry_run=False)
 
+        async with trio.open_nursery() as nursery, node.commands._turn:
+            nursery.start_soon(grant, "cancelled", given_up)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(grant, "first", trio.CancelScope())
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(grant, "second", trio.CancelScope())
+            await trio.testing.wait_all_tasks_blocked()
+            assert node.commands.statistics().waiting == 3
+            assert node.allocations == ()
+            given_up.cancel()
+        assert [each.spec.allocation_id for each in node.allocations] == ["first", "second"]
+
+    trio.run(main)
+
+
+def test_a_card_that_can_not_be_let_go_of_holds_up_no_grant(tmp_path) -> None:
+    async def main() -> None:
+        node = Node(tmp_path)
+        holders: list[tuple[ProcessOnGpu, ...]] = []
+
+        async def detach() -> None:
+            holders.append(await node.commands.detach_gpu(v.uuid(0).lower(), "reset"))
+
         async with trio.open_nursery() as nursery:
             nursery.start_soon(detach)
             await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(grant, "cancelled", given_up)
-            nursery.start_soon(grant, "granted", trio.CancelScope())
-            await trio.testing.wait_all_tasks_blocked()
-            assert node.commands.statistics().waiting == 2
-            assert node.allocations == ()
-            given_up.cancel()
+            await node.commands.allocate(spec("a"), dry_run=False)
+            assert not holders
             node.may_detach.set()
         assert node.detached == [v.uuid(0)]
         assert [process.pid for process in holders[0]] == [7]
-        assert [each.spec.allocation_id for each in node.allocations] == ["granted"]
         await node.commands.attach_gpu(v.uuid(0))
         assert [reason for _, reason, _, _ in node.events] == ["GPUDetached", "GPUAttached"]
 
@@ -178,14 +192,13 @@ def test_an_unknown_card_is_refused_with_the_known_ones(tmp_path) -> None:
 def test_a_flood_of_commands_is_refused_and_not_kept(tmp_path) -> None:
     async def main() -> None:
         node = Node(tmp_path)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(node.commands.detach_gpu, v.uuid(0), "")
-            await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery, node.commands._turn:
             for _ in range(MOST_WAITING):
                 nursery.start_soon(node.commands.release, "a")
             await trio.testing.wait_all_tasks_blocked()
             with pytest.raises(Refusal, match="commands wait already"):
                 await node.commands.release("a")
             nursery.cancel_scope.cancel()
+        assert node.commands.statistics().waiting == 0
 
     trio.run(main)

@@ -77,9 +77,13 @@ def test_notifications_reach_the_socket(tmp_path: Path, abstract: bool) -> None:
         assert notifier.watchdog_seconds == 3.0
         notifier.ready("serving")
         notifier.reloading()
+        notifier.status("serving")  # known already
+        notifier.alive()
+        notifier.alive()  # too soon to be worth a message
         notifier.stopping()
         assert receiver.recv(4096) == b"READY=1\nSTATUS=serving"
         assert receiver.recv(4096).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+        assert receiver.recv(4096) == b"WATCHDOG=1"
         assert receiver.recv(4096) == b"STOPPING=1"
         notifier.close()
 
