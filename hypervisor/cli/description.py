@@ -14,7 +14,7 @@ from hypervisor.v1 import types_pb2 as pb
 
 Lines = list[str]
 _INDENT = "  "
-_LABEL = 18
+_LABEL = 20
 _EVENTS = 20
 
 

@@ -29,7 +29,7 @@ def get(*, kind: str, names: tuple[str, ...], output: str, watch: bool, server: 
     """Print nodes, gpus, pods, workers, events or pools, all or those of NAMES.
 
     A GPU is named by its index, its UUID or the beginning of its UUID. Pods are all that has a share of a GPU, Pods of
-    Kubernetes and plain processes alike. The numbers before and behind a slash are what is free and what there is.
+    Kubernetes and plain processes alike. Behind a slash stands what there is, before it what is free.
     """
     wanted = KINDS[kind]
     try:

@@ -24,7 +24,8 @@ def ready(conditions: Iterable[pb.Condition]) -> str:
 
 
 def model(gpu: pb.Gpu) -> str:
-    return gpu.model.removeprefix("NVIDIA ") + (" (sim)" if gpu.simulated else "")
+    # The mark stands in front, where a narrow column doesn't cut it off.
+    return ("sim " if gpu.simulated else "") + gpu.model.removeprefix("NVIDIA ")
 
 
 def free_tflops(gpu: pb.Gpu) -> str:

@@ -233,7 +233,7 @@ def test_describe(node, cli) -> None:
     assert "pod-2 got" not in pod
     described = cli("describe", "node", "gpu-node-1", "--server", node.read).out
     assert "580.65.06" in described
-    assert "Simulated:        yes" in described
+    assert "Simulated:          yes" in described
     missing = cli("describe", "pod", "nobody", "--server", node.read)
     assert missing.status == 1
     assert "there is no pod 'nobody'; there are pod-0, pod-1" in missing.err
