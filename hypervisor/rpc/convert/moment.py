@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 
 from google.protobuf import timestamp_pb2
 
@@ -27,8 +28,14 @@ class Moment:
         return max(0.0, self.monotonic - observed_at)
 
     def wall_of(self, observed_at: float) -> timestamp_pb2.Timestamp:
-        """The wall time of an instant of the monotonic clock, to the millisecond."""
-        return wall_timestamp(round(self.wall - (self.monotonic - observed_at), 3))
+        """The wall time of an instant of the monotonic clock, to the millisecond. To be copied, not changed."""
+        return _shared_timestamp(round(self.wall - (self.monotonic - observed_at), 3))
+
+
+@lru_cache(maxsize=64)
+def _shared_timestamp(seconds: float) -> timestamp_pb2.Timestamp:
+    """All figures of a round have the same time of observation."""
+    return wall_timestamp(seconds)
 
 
 def wall_timestamp(seconds: float) -> timestamp_pb2.Timestamp:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import zip_longest
 
 from hypervisor.model import (
@@ -27,6 +27,7 @@ from hypervisor.model import (
     TopologyLink,
     Worker,
 )
+from hypervisor.model.figure import Number
 from hypervisor.rpc.convert import enums
 from hypervisor.rpc.convert.moment import Moment, wall_timestamp
 from hypervisor.rpc.convert.requests import resources_to_proto, spec_to_proto
@@ -40,26 +41,28 @@ def revision_to_proto(revision: Revision) -> pb.Revision:
 def figure_to_proto(figure: Figure[int] | Figure[float], now: Moment) -> pb.Figure:
     if figure.value is None:
         return pb.Figure(absent_reason=figure.absent_reason)
-    message = pb.Figure(value=figure.value, stale=figure.stale)
-    _fill_provenance(message, figure, now)
-    return message
+    observed_at = figure.observed_at
+    # 0 is a figure that nobody has observed: it stands in a table and has no age.
+    return pb.Figure(
+        value=figure.value,
+        stale=figure.stale,
+        source=enums.FIGURE_SOURCES[figure.source] if figure.source is not None else None,
+        age_seconds=round(now.age(observed_at), 3) if observed_at else 0.0,
+        observed_at=now.wall_of(observed_at) if observed_at else None,
+    )
 
 
 def bytes_to_proto(figure: Figure[int], now: Moment) -> pb.ByteFigure:
     if figure.value is None:
         return pb.ByteFigure(absent_reason=figure.absent_reason)
-    message = pb.ByteFigure(bytes=max(0, figure.value), stale=figure.stale)
-    _fill_provenance(message, figure, now)
-    return message
-
-
-def _fill_provenance(message: pb.Figure | pb.ByteFigure, figure: Figure[int] | Figure[float], now: Moment) -> None:
-    if figure.source is not None:
-        message.source = enums.FIGURE_SOURCES[figure.source]
-    # 0 is a figure that nobody has observed: it stands in a table and has no age.
-    if figure.observed_at:
-        message.age_seconds = round(now.age(figure.observed_at), 3)
-        message.observed_at.CopyFrom(now.wall_of(figure.observed_at))
+    observed_at = figure.observed_at
+    return pb.ByteFigure(
+        bytes=max(0, figure.value),
+        stale=figure.stale,
+        source=enums.FIGURE_SOURCES[figure.source] if figure.source is not None else None,
+        age_seconds=round(now.age(observed_at), 3) if observed_at else 0.0,
+        observed_at=now.wall_of(observed_at) if observed_at else None,
+    )
 
 
 def condition_to_proto(condition: Condition) -> pb.Condition:
@@ -284,45 +287,26 @@ def node_to_proto(snapshot: NodeSnapshot, now: Moment) -> pb.Node:
         kernel_version=snapshot.system.kernel_version,
         conditions=[condition_to_proto(condition) for condition in snapshot.conditions],
         gpu_count=len(snapshot.gpus),
-        tflops=_sum_to_proto([gpu.tflops for gpu in cards], now),
-        vram=_sum_bytes_to_proto([gpu.vram_bytes for gpu in cards], now),
+        tflops=figure_to_proto(_sum([gpu.tflops for gpu in cards]), now),
+        vram=bytes_to_proto(_sum([gpu.vram_bytes for gpu in cards]), now),
         started_at=wall_timestamp(snapshot.started_at),
         simulated=snapshot.simulated,
         host_memory_bytes=snapshot.system.host_memory_bytes,
     )
 
 
-def _sum_to_proto(figures: list[Figure[float]], now: Moment) -> pb.Figure:
-    absent = _why_no_sum(figures)
-    if absent is not None:
-        return pb.Figure(absent_reason=absent)
-    message = pb.Figure(value=sum(figure.value or 0 for figure in figures), stale=any(f.stale for f in figures))
-    _fill_provenance(message, _oldest(figures), now)
-    return message
-
-
-def _sum_bytes_to_proto(figures: list[Figure[int]], now: Moment) -> pb.ByteFigure:
-    absent = _why_no_sum(figures)
-    if absent is not None:
-        return pb.ByteFigure(absent_reason=absent)
-    message = pb.ByteFigure(bytes=sum(figure.value or 0 for figure in figures), stale=any(f.stale for f in figures))
-    _fill_provenance(message, _oldest(figures), now)
-    return message
-
-
-def _why_no_sum(figures: Iterable[Figure[int]] | Iterable[Figure[float]]) -> str | None:
-    """None where all parts are known; a sum with an unknown part is unknown."""
+def _sum(figures: Sequence[Figure[Number]]) -> Figure[Number]:
+    """The sum of figures, as old as the oldest; with a part that is unknown, the sum is."""
     reasons = [figure.absent_reason for figure in figures if figure.value is None]
-    if not reasons:
-        return None
-    return reasons[0] if len(reasons) == 1 else f"{len(reasons)} GPUs don't say: {reasons[0]}"
-
-
-def _oldest(figures: list[Figure[int]] | list[Figure[float]]) -> Figure[int] | Figure[float]:
-    observed = [figure for figure in figures if figure.observed_at]
-    if observed:
-        return min(observed, key=lambda figure: figure.observed_at)
-    return figures[0] if figures else Figure(0)
+    if reasons:
+        return Figure.absent(reasons[0] if len(reasons) == 1 else f"{len(reasons)} GPUs don't say: {reasons[0]}")
+    observed = [figure.observed_at for figure in figures if figure.observed_at]
+    return Figure(
+        sum(figure.value for figure in figures if figure.value is not None),
+        figures[0].source if figures else None,
+        min(observed, default=0.0),
+        any(figure.stale for figure in figures),
+    )
 
 
 def reference_to_proto(reference: ObjectReference) -> pb.ObjectReference:
