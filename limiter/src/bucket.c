@@ -1,5 +1,7 @@
 #include "bucket.h"
 
+#define NS_PER_MS UINT64_C(1000000)
+
 /* 128 bits, so that no file content can make the product wrap. */
 typedef unsigned __int128 wide;
 
@@ -88,4 +90,23 @@ void hv_bucket_rescale(uint64_t *bucket, uint32_t old_share_ppm, uint32_t new_sh
             return;
         next = now_ns + hv_bucket_wall_ns(hv_bucket_gpu_ns(word - now_ns, old_share_ppm), new_share_ppm);
     } while (!hv_cas_relaxed(bucket, &word, next));
+}
+
+uint32_t hv_effective_share(uint32_t limit_share_ppm, uint32_t policy, uint64_t borrowed, uint64_t now_ns)
+{
+    uint64_t share = limit_share_ppm;
+    if (policy == HV_POLICY_WORK_CONSERVING && borrowed >> HV_BORROWED_SHARE_BITS > now_ns / NS_PER_MS)
+        share += borrowed & HV_BORROWED_SHARE_MASK;
+    if (share >= HV_SHARE_FULL_PPM)
+        return HV_SHARE_FULL_PPM;
+    return share == 0 ? 1 : (uint32_t)share; /* 0 was refused at admission; never divide by it */
+}
+
+uint32_t hv_plausible_correction(uint64_t correction_ppm)
+{
+    if (correction_ppm == 0)
+        return HV_SHARE_FULL_PPM;
+    if (correction_ppm < HV_SHARE_FULL_PPM / 8)
+        return HV_SHARE_FULL_PPM / 8;
+    return correction_ppm > 8 * HV_SHARE_FULL_PPM ? 8 * HV_SHARE_FULL_PPM : (uint32_t)correction_ppm;
 }

@@ -28,6 +28,13 @@
 uint64_t hv_bucket_gpu_ns(uint64_t wall_ns, uint32_t share_ppm);
 uint64_t hv_bucket_wall_ns(uint64_t gpu_ns, uint32_t share_ppm);
 
+/* The share in force: the limit, and what was lent until it expires. */
+uint32_t hv_effective_share(uint32_t limit_share_ppm, uint32_t policy, uint64_t borrowed, uint64_t now_ns);
+
+/* The daemon's correction; 1 where there is none, and within a factor of eight:
+ * more is a fault of the controller. In ppm. */
+uint32_t hv_plausible_correction(uint64_t correction_ppm);
+
 struct hv_bucket_terms {
     uint32_t share_ppm;  /* in force now, borrowed share included; 1 .. HV_SHARE_FULL_PPM - 1 */
     uint64_t burst_ns;   /* GPU time */

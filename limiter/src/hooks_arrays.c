@@ -39,7 +39,8 @@ static uint64_t size_2d_v1(const CUDA_ARRAY_DESCRIPTOR_v1 *d)
 {
     if (d == NULL)
         return 0;
-    CUDA_ARRAY_DESCRIPTOR full = {.Width = d->Width, .Height = d->Height, .Format = d->Format, .NumChannels = d->NumChannels};
+    CUDA_ARRAY_DESCRIPTOR full = {
+        .Width = d->Width, .Height = d->Height, .Format = d->Format, .NumChannels = d->NumChannels};
     return size_2d(&full);
 }
 

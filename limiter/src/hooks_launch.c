@@ -62,8 +62,8 @@ LAUNCH(cuLaunchKernel_ptsz, KERNEL_PARAMETERS, KERNEL_ARGUMENTS, function, HV_LA
 #define COOPERATIVE_ARGUMENTS                                                                                         \
     (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
 
-LAUNCH(cuLaunchCooperativeKernel, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS, function, HV_LAUNCH_KERNEL, GRID, BLOCK,
-       stream, false)
+LAUNCH(cuLaunchCooperativeKernel, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS, function, HV_LAUNCH_KERNEL, GRID,
+       BLOCK, stream, false)
 LAUNCH(cuLaunchCooperativeKernel_ptsz, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS, function, HV_LAUNCH_KERNEL, GRID,
        BLOCK, stream, true)
 
@@ -131,7 +131,8 @@ LAUNCH(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream 
 
 /* ---- graphs ---- */
 
-LAUNCH(cuGraphLaunch, (CUgraphExec graph, CUstream stream), (graph, stream), graph, HV_LAUNCH_GRAPH, 1, 0, stream, false)
+LAUNCH(cuGraphLaunch, (CUgraphExec graph, CUstream stream), (graph, stream), graph, HV_LAUNCH_GRAPH, 1, 0, stream,
+       false)
 LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec graph, CUstream stream), (graph, stream), graph, HV_LAUNCH_GRAPH, 1, 0, stream,
        true)
 

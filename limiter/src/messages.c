@@ -64,7 +64,8 @@ void hv_tell_refusal(const char *path, const char *reason)
 {
     int saved = errno;
     char text[HV_MESSAGE_TEXT_BYTES];
-    (void)snprintf(text, sizeof text, "CUDA is refused: the limit file %.120s %s; is the hypervisor running?", path, reason);
+    (void)snprintf(text, sizeof text, "CUDA is refused: the limit file %.120s %s; is the hypervisor running?",
+                   path, reason);
     write_to_stderr(text);
     errno = saved;
 }

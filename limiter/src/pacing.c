@@ -40,16 +40,6 @@
 
 uint32_t hv_captures;
 
-uint32_t hv_effective_share(uint32_t limit_share_ppm, uint32_t policy, uint64_t borrowed, uint64_t now_ns)
-{
-    uint64_t share = limit_share_ppm;
-    if (policy == HV_POLICY_WORK_CONSERVING && borrowed >> HV_BORROWED_SHARE_BITS > now_ns / NS_PER_MS)
-        share += borrowed & HV_BORROWED_SHARE_MASK;
-    if (share >= HV_SHARE_FULL_PPM)
-        return HV_SHARE_FULL_PPM;
-    return share == 0 ? 1 : (uint32_t)share; /* 0 was refused at admission; never divide by it */
-}
-
 /* ---- where a launch stands ---- */
 
 struct gate {
@@ -63,17 +53,6 @@ struct gate {
     uint32_t correction_ppm;
     uint64_t now_ns;
 };
-
-static uint32_t correction_of(const struct hv_device_control *control)
-{
-    uint64_t correction = hv_load_relaxed(&control->correction_ppm);
-    if (correction == 0)
-        return HV_SHARE_FULL_PPM;
-    /* Within a factor of eight: more is a fault of the controller. */
-    if (correction < HV_SHARE_FULL_PPM / 8)
-        return HV_SHARE_FULL_PPM / 8;
-    return correction > 8 * HV_SHARE_FULL_PPM ? 8 * HV_SHARE_FULL_PPM : (uint32_t)correction;
-}
 
 static uint64_t corrected(const struct gate *gate, uint64_t gpu_ns)
 {
@@ -108,7 +87,7 @@ static void look(struct gate *gate)
                           ? hv_effective_share(gate->terms.limit_share_ppm, gate->terms.policy,
                                                hv_load_relaxed(&gate->control->borrowed), gate->now_ns)
                           : HV_SHARE_FULL_PPM;
-    gate->correction_ppm = correction_of(gate->control);
+    gate->correction_ppm = hv_plausible_correction(hv_load_relaxed(&gate->control->correction_ppm));
     follow_share(gate);
 }
 

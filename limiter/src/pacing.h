@@ -78,7 +78,4 @@ CUresult hv_launch_end(struct hv_launch *launch, CUresult result);
 /* Charge a launch on another device than the thread's; it is not measured. */
 CUresult hv_launch_elsewhere(struct hv_launch *launch, CUcontext context);
 
-/* The share in force: the limit, and what was lent until it expires. */
-uint32_t hv_effective_share(uint32_t limit_share_ppm, uint32_t policy, uint64_t borrowed, uint64_t now_ns);
-
 #endif

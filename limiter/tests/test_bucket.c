@@ -120,6 +120,21 @@ static void scribbled(void)
     }
 }
 
+/* A borrowed share holds until it expires, whoever lent it. */
+static void borrowed_shares(void)
+{
+    uint64_t borrowed = UINT64_C(1200) << HV_BORROWED_SHARE_BITS | 300000; /* until 1200 ms */
+    CHECK_EQUAL(hv_effective_share(250000, HV_POLICY_WORK_CONSERVING, borrowed, 1199 * MS), 550000);
+    CHECK_EQUAL(hv_effective_share(250000, HV_POLICY_WORK_CONSERVING, borrowed, 1200 * MS), 250000);
+    CHECK_EQUAL(hv_effective_share(250000, HV_POLICY_HARD_CAP, borrowed, 1000 * MS), 250000);
+    CHECK_EQUAL(hv_effective_share(900000, HV_POLICY_WORK_CONSERVING, borrowed, 1000 * MS), HV_SHARE_FULL_PPM);
+    CHECK_EQUAL(hv_effective_share(0, HV_POLICY_HARD_CAP, 0, 0), 1); /* never divided by 0 */
+    CHECK_EQUAL(hv_plausible_correction(0), HV_SHARE_FULL_PPM);
+    CHECK_EQUAL(hv_plausible_correction(1200000), 1200000);
+    CHECK_EQUAL(hv_plausible_correction(UINT64_MAX), 8 * HV_SHARE_FULL_PPM);
+    CHECK_EQUAL(hv_plausible_correction(1), HV_SHARE_FULL_PPM / 8);
+}
+
 /* Many at once: no charge is lost. */
 static uint64_t shared_bucket;
 
@@ -190,6 +205,7 @@ int main(void)
     give_back_and_rescale();
     debt_is_bounded();
     scribbled();
+    borrowed_shares();
     many_threads();
     quantile();
     follows_a_change();

@@ -1,0 +1,240 @@
+#include "files.h"
+
+#include <string.h>
+
+/* ---- checking a file ---- */
+
+struct section_need {
+    enum hv_section_type type;
+    uint32_t stride; /* at least */
+    uint32_t count;
+};
+
+/* Where the section lies, NULL if it is missing or does not fit; *stride as
+ * the file says. */
+static unsigned char *find_needed(const struct hv_os_mapping *file, const struct section_need *need, uint32_t *stride)
+{
+    const struct hv_file_header *header = file->base;
+    for (uint32_t i = 0; i < header->section_count && i < HV_MAX_SECTIONS; i++) {
+        struct hv_section section = header->sections[i];
+        if (section.type != (uint32_t)need->type)
+            continue;
+        if (section.stride < need->stride || section.stride % 8 != 0 || section.offset % 4096 != 0 ||
+            section.offset < sizeof *header || section.offset > header->file_bytes ||
+            section.length > header->file_bytes - section.offset ||
+            section.length / section.stride < need->count)
+            return NULL;
+        *stride = section.stride;
+        return (unsigned char *)file->base + section.offset;
+    }
+    return NULL;
+}
+
+#define find_section(file, type, element, count, stride)                                                              \
+    find_needed(file, &(struct section_need){type, sizeof(struct element), count}, stride)
+
+static const char *check_header(const struct hv_os_mapping *file, uint64_t magic)
+{
+    const struct hv_file_header *header = file->base;
+    if (hv_load_acquire(&header->magic) != magic)
+        return "is not a limit file, or is not complete yet";
+    if (header->abi_major != HV_ABI_MAJOR)
+        return "is of another ABI version";
+    if (header->header_bytes < sizeof *header || header->file_bytes > file->bytes ||
+        header->file_bytes < sizeof *header || header->section_count > HV_MAX_SECTIONS)
+        return "has a damaged header";
+    return NULL;
+}
+
+static bool find_shm_sections(struct hv_files *files)
+{
+    uint32_t stride, limits_stride;
+    unsigned char *state = find_section(&files->shm, HV_SECTION_STATE, hv_state, 1, &stride);
+    unsigned char *limits = find_section(&files->shm, HV_SECTION_LIMITS, hv_limits, 2, &limits_stride);
+    unsigned char *control =
+        find_section(&files->shm, HV_SECTION_CONTROL, hv_device_control, HV_MAX_DEVICES, &stride);
+    if (state == NULL || limits == NULL || control == NULL)
+        return false;
+    /* Sections begin on pages and strides are multiples of 8: aligned for the structs. */
+    files->state = (const void *)state;
+    files->limits[0] = (const void *)limits;
+    files->limits[1] = (const void *)(limits + limits_stride);
+    for (uint32_t i = 0; i < HV_MAX_DEVICES; i++)
+        files->control[i] = (const void *)(control + (size_t)i * stride);
+    return true;
+}
+
+static bool find_usage_sections(struct hv_files *files)
+{
+    uint32_t stride;
+    const struct hv_os_mapping *file = &files->usage;
+    unsigned char *devices = find_section(file, HV_SECTION_DEVICES, hv_device_usage, HV_MAX_DEVICES, &stride);
+    if (devices == NULL)
+        return false;
+    for (uint32_t i = 0; i < HV_MAX_DEVICES; i++)
+        files->devices[i] = (void *)(devices + (size_t)i * stride);
+    files->slots.occupancy = (void *)find_section(file, HV_SECTION_OCCUPANCY, hv_slot_occupancy, 1, &stride);
+    files->messages = (void *)find_section(file, HV_SECTION_MESSAGES, hv_message_ring, 1, &stride);
+    files->costs =
+        find_section(file, HV_SECTION_COSTS, hv_learned_cost, HV_LEARNED_COSTS, &files->cost_stride);
+    files->slots.slots =
+        find_section(file, HV_SECTION_SLOTS, hv_process_slot, HV_PROCESS_SLOTS, &files->slots.stride);
+    return files->slots.occupancy != NULL && files->messages != NULL && files->costs != NULL &&
+           files->slots.slots != NULL;
+}
+
+void hv_files_close(struct hv_files *files)
+{
+    hv_os_unmap(&files->shm);
+    hv_os_unmap(&files->usage);
+    hv_os_free_pages(files, sizeof *files);
+}
+
+static const char *open_into(struct hv_files *files, const char *shm_path, const char *usage_path, bool *retry)
+{
+    *retry = true;
+    enum hv_os_open_result opened = hv_os_map_file(shm_path, false, sizeof(struct hv_file_header), &files->shm);
+    if (opened != HV_OS_OPENED)
+        return opened == HV_OS_NOT_THERE ? "does not exist" : "can't be read";
+    const char *fault = check_header(&files->shm, HV_SHM_MAGIC);
+    if (fault != NULL)
+        return fault;
+    if (!find_shm_sections(files))
+        return "has a damaged section table";
+    if (hv_load_acquire_32(&files->state->armed) == 0)
+        return "is not armed yet";
+    opened = hv_os_map_file(usage_path, true, sizeof(struct hv_file_header), &files->usage);
+    if (opened != HV_OS_OPENED)
+        return opened == HV_OS_NOT_THERE ? "has no usage file beside it" : "has a usage file that can't be written";
+    fault = check_header(&files->usage, HV_USAGE_MAGIC);
+    if (fault != NULL)
+        return "has a usage file that is not of this version";
+    if (!find_usage_sections(files))
+        return "has a usage file with a damaged section table";
+    return NULL;
+}
+
+const struct hv_files *hv_files_open(const char *shm_path, const char *usage_path, const char **reason, bool *retry)
+{
+    struct hv_files *files = hv_os_pages(sizeof *files);
+    if (files == NULL) {
+        *reason = "finds no memory";
+        *retry = false;
+        return NULL;
+    }
+    *reason = open_into(files, shm_path, usage_path, retry);
+    if (*reason == NULL)
+        return files;
+    hv_files_close(files);
+    return NULL;
+}
+
+/* ---- reading limits ---- */
+
+/* Each field is copied with a relaxed load: the daemon may be filling this
+ * slot if we are two generations late, which the check afterwards finds. */
+static void copy_terms(const struct hv_limits *limits, uint32_t device, struct hv_device_terms *terms)
+{
+    const struct hv_device_limit *limit = &limits->devices[device];
+    terms->vram_limit_bytes = hv_load_relaxed(&limit->vram_limit_bytes);
+    terms->burst_ns = hv_load_relaxed(&limit->burst_ns);
+    terms->debt_limit_ns = hv_load_relaxed(&limit->debt_limit_ns);
+    terms->limit_share_ppm = hv_load_relaxed_32(&limit->limit_share_ppm);
+    terms->policy = hv_load_relaxed_32(&limit->policy);
+    terms->flags = hv_load_relaxed_32(&limit->flags);
+    terms->isolation_mode = hv_load_relaxed_32(&limits->isolation_mode);
+}
+
+bool hv_terms_read(const struct hv_files *files, uint32_t device, struct hv_device_terms *terms)
+{
+    for (;;) {
+        uint64_t generation = hv_generation(files);
+        const struct hv_limits *limits = files->limits[generation & 1];
+        bool there = device < HV_MAX_DEVICES && device < hv_load_relaxed_32(&limits->device_count);
+        if (there)
+            copy_terms(limits, device, terms);
+        terms->generation = generation;
+        hv_fence_acquire();
+        if (hv_load_relaxed(&files->state->generation) == generation)
+            return there;
+    }
+}
+
+static uint32_t hex_digit(char digit)
+{
+    if (digit >= '0' && digit <= '9')
+        return (uint32_t)(digit - '0');
+    if (digit >= 'a' && digit <= 'f')
+        return (uint32_t)(digit - 'a' + 10);
+    if (digit >= 'A' && digit <= 'F')
+        return (uint32_t)(digit - 'A' + 10);
+    return 16;
+}
+
+/* "GPU-" or "MIG-" and 32 digits with dashes anywhere. */
+static bool uuid_is(const char *text, const unsigned char uuid[16])
+{
+    if (strncmp(text, "GPU-", 4) != 0 && strncmp(text, "MIG-", 4) != 0)
+        return false;
+    uint32_t digits = 0;
+    for (uint32_t i = 4; i < HV_DEVICE_UUID_BYTES && text[i] != '\0'; i++) {
+        if (text[i] == '-')
+            continue;
+        uint32_t digit = hex_digit(text[i]);
+        if (digits == 32 || digit != (digits % 2 == 0 ? uuid[digits / 2] >> 4 : uuid[digits / 2] & 0xf))
+            return false;
+        digits++;
+    }
+    return digits == 32;
+}
+
+static bool same_uuid_text(const char *stored, const char *uuid)
+{
+    return strncmp(stored, uuid, HV_DEVICE_UUID_BYTES) == 0;
+}
+
+/* The names are read in place and the result is thrown away if the limits were
+ * replaced meanwhile. */
+uint32_t hv_device_by_uuid(const struct hv_files *files, const unsigned char uuid[16], uint64_t *generation)
+{
+    uint32_t found;
+    do {
+        *generation = hv_generation(files);
+        const struct hv_limits *limits = files->limits[*generation & 1];
+        for (found = 0; found < HV_MAX_DEVICES; found++)
+            if (found >= limits->device_count || uuid_is(limits->devices[found].uuid, uuid))
+                break;
+        if (found >= limits->device_count)
+            found = HV_MAX_DEVICES;
+        hv_fence_acquire();
+    } while (hv_load_relaxed(&files->state->generation) != *generation);
+    return found;
+}
+
+uint32_t hv_device_by_uuid_text(const struct hv_files *files, const char *uuid)
+{
+    uint32_t found;
+    uint64_t generation;
+    do {
+        generation = hv_generation(files);
+        const struct hv_limits *limits = files->limits[generation & 1];
+        for (found = 0; found < HV_MAX_DEVICES; found++)
+            if (found >= limits->device_count || same_uuid_text(limits->devices[found].uuid, uuid))
+                break;
+        if (found >= limits->device_count)
+            found = HV_MAX_DEVICES;
+        hv_fence_acquire();
+    } while (hv_load_relaxed(&files->state->generation) != generation);
+    return found;
+}
+
+uint64_t hv_host_memory_limit(const struct hv_files *files)
+{
+    for (;;) {
+        uint64_t generation = hv_generation(files);
+        uint64_t limit = hv_load_relaxed(&files->limits[generation & 1]->host_memory_limit_bytes);
+        hv_fence_acquire();
+        if (hv_load_relaxed(&files->state->generation) == generation)
+            return limit;
+    }
+}
