@@ -82,10 +82,10 @@ def release(daemon: DaemonProcess, name: str):
 
 
 @contextmanager
-def watching(daemon: DaemonProcess) -> Iterator[None]:
+def watching(daemon: DaemonProcess) -> Iterator[grpc.Call]:
     """A watch that is open while the block runs, and has had its first message."""
     with grpc.insecure_channel(daemon.read_address) as channel:
         watch = node_pb2_grpc.NodeServiceStub(channel).WatchNode(node_pb2.WatchNodeRequest())
         next(watch)
-        yield
+        yield watch
         watch.cancel()

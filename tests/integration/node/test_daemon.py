@@ -94,12 +94,14 @@ def test_a_driver_that_hangs_holds_up_neither_the_sockets_nor_the_stop(make_daem
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_time_and_with_open_streams(daemon: DaemonProcess, number: signal.Signals) -> None:
-    with calls.watching(daemon):
+    with calls.watching(daemon) as watch:
         began = time.monotonic()
         daemon.signal(number)
         assert daemon.process is not None
         assert daemon.process.wait(10) == 0
         assert time.monotonic() - began < 5
+        told = [condition.reason for message in watch for condition in message.delta.node.conditions]
+        assert "Stopping" in told
     assert "Traceback" not in daemon.log_path.read_text()
     assert not (daemon.directory / "read.sock").exists()
 

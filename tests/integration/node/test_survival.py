@@ -212,7 +212,11 @@ def test_a_full_state_directory_refuses_and_loses_nothing(make_daemon, small_dis
     assert refused.value.reason == "STORAGE_FAILED"
     assert grants(daemon) == before
     assert daemon.get("/metrics")[0] == 200
+    journal_failed = 'gpuhv_node_condition{condition="JournalFailed",reason="JournalFailed"} 1.0'
+    wait_until(lambda: journal_failed in daemon.get("/metrics")[1], "the condition")
+    assert daemon.get("/readyz")[0] == 200
     ballast.unlink()
+    wait_until(lambda: journal_failed not in daemon.get("/metrics")[1], "the condition to go")
     calls.allocate(daemon, "room-again", vram_bytes=GIB, percent="10")
     names = [grant[0] for grant in grants(daemon)]
     assert names == ["a0", "a1", "room-again"]
