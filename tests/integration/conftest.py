@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,9 @@ import pytest
 from tests.daemon_process import DaemonProcess
 
 
-@pytest.fixture
-def make_daemon() -> Iterator[Callable[..., DaemonProcess]]:
-    """Makes daemons that are not yet started; each has a directory of its own, and is gone after the test.
-
-    make_daemon("--flag", ..., simulate="h100-sxm-80gb", environment={...}, directory=Path(...))
-    """
+@contextmanager
+def daemons() -> Iterator[Callable[..., DaemonProcess]]:
+    """Makes daemons, each in a directory of its own; all are gone after the block."""
     made: list[DaemonProcess] = []
     directories: list[Path] = []
 
@@ -36,14 +34,33 @@ def make_daemon() -> Iterator[Callable[..., DaemonProcess]]:
         made.append(daemon)
         return daemon
 
-    yield make
-    for daemon in made:
-        daemon.close()
-    for directory in directories:
-        shutil.rmtree(directory, ignore_errors=True)
+    try:
+        yield make
+    finally:
+        for daemon in made:
+            daemon.close()
+        for directory in directories:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def make_daemon() -> Iterator[Callable[..., DaemonProcess]]:
+    """Makes daemons that are not yet started.
+
+    make_daemon("--flag", ..., simulate="h100-sxm-80gb", environment={...}, directory=Path(...))
+    """
+    with daemons() as make:
+        yield make
 
 
 @pytest.fixture
 def daemon(make_daemon: Callable[..., DaemonProcess]) -> DaemonProcess:
     """A daemon on eight simulated H100, ready."""
     return make_daemon().start().wait_ready()
+
+
+@pytest.fixture(scope="module")
+def shared_daemon() -> Iterator[DaemonProcess]:
+    """As daemon, and one for all tests of a module that only ask it, or give back what they took."""
+    with daemons() as make:
+        yield make().start().wait_ready()

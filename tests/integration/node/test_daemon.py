@@ -31,8 +31,8 @@ def ends_with_one_line(daemon: DaemonProcess, *words: str, status: int = 1) -> s
     return last
 
 
-def test_eight_gpus_are_published_with_their_figures(daemon: DaemonProcess) -> None:
-    gpus = calls.list_gpus(daemon)
+def test_eight_gpus_are_published_with_their_figures(shared_daemon: DaemonProcess) -> None:
+    gpus = calls.list_gpus(shared_daemon)
     assert [gpu.index for gpu in gpus] == list(range(8))
     for gpu in gpus:
         assert gpu.model == "NVIDIA H100 80GB HBM3"
@@ -44,7 +44,7 @@ def test_eight_gpus_are_published_with_their_figures(daemon: DaemonProcess) -> N
         assert {link.peer_uuid for link in gpu.topology.links if link.nvlink_count} == {
             other.uuid for other in gpus if other.uuid != gpu.uuid
         }
-    devices = daemon.get_json("/api/v1/devices")["data"]
+    devices = shared_daemon.get_json("/api/v1/devices")["data"]
     assert [device["UUID"] for device in devices] == [gpu.uuid for gpu in gpus]
 
 
@@ -244,12 +244,12 @@ def test_systemd_is_told_of_readiness_reload_watchdog_and_stop(make_daemon, tmp_
         receive_until("STOPPING=1")
 
 
-def test_metrics_are_served_and_consistent_with_the_api(daemon: DaemonProcess) -> None:
-    calls.allocate(daemon, "pod-a", vram_bytes=8 * 2**30, percent="25")
-    assert daemon.get("/metrics")[0] == 200
+def test_metrics_are_served_and_consistent_with_the_api(shared_daemon: DaemonProcess) -> None:
+    calls.allocate(shared_daemon, "pod-a", vram_bytes=8 * 2**30, percent="25")
+    assert shared_daemon.get("/metrics")[0] == 200
 
     def series() -> dict:
-        page = daemon.get("/metrics")[1]
+        page = shared_daemon.get("/metrics")[1]
         return {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
             for family in text_string_to_metric_families(page)
@@ -269,32 +269,36 @@ def test_metrics_are_served_and_consistent_with_the_api(daemon: DaemonProcess) -
     assert sum(value for (name, _), value in found.items() if name == "gpuhv_allocated_memory_bytes") == 8 * 2**30
     assert any(name == "gpuhv_nvml_calls_total" for name, _ in found)
     assert any(name == "process_resident_memory_bytes" for name, _ in found)
-    strict = daemon.get("/metrics", {"Accept": "application/openmetrics-text"})[1]
+    strict = shared_daemon.get("/metrics", {"Accept": "application/openmetrics-text"})[1]
     families = [family.name for family in parse_openmetrics(strict)]
     assert len(set(families)) == len(families)
-    calls.release(daemon, "pod-a")
+    calls.release(shared_daemon, "pod-a")
     wait_until(lambda: limits() == [], "the allocation's series to go")
 
 
-def test_refusals_are_counted_and_become_events(daemon: DaemonProcess) -> None:
+def test_refusals_are_counted_and_become_events(shared_daemon: DaemonProcess) -> None:
     with pytest.raises(calls.Refused) as refused:
-        calls.allocate(daemon, "too-much", vram_bytes=200 * 2**30, percent="25")
+        calls.allocate(shared_daemon, "too-much", vram_bytes=200 * 2**30, percent="25")
     assert refused.value.reason
     wait_until(
-        lambda: f'gpuhv_allocation_failures_total{{reason="{refused.value.reason}"}} 1.0' in daemon.get("/metrics")[1],
+        lambda: (
+            f'gpuhv_allocation_failures_total{{reason="{refused.value.reason}"}} 1.0'
+            in shared_daemon.get("/metrics")[1]
+        ),
         "the count",
     )
-    (event,) = [event for event in calls.list_events(daemon) if event.reason == "AllocationRefused"]
+    (event,) = [event for event in calls.list_events(shared_daemon) if event.reason == "AllocationRefused"]
     assert event.regarding.name == "too-much"
     assert dict(event.fields)["refusal"] == refused.value.reason
 
 
-def test_page_for_people(daemon: DaemonProcess) -> None:
-    calls.allocate(daemon, "for-people", vram_bytes=2**30, percent="10")
-    status, page = daemon.get("/")
+def test_page_for_people(shared_daemon: DaemonProcess) -> None:
+    calls.allocate(shared_daemon, "for-people", vram_bytes=2**30, percent="10")
+    status, page = shared_daemon.get("/")
     assert status == 200
     assert page.count("NVIDIA H100 80GB HBM3") == 8
     assert "for-people" in page
+    calls.release(shared_daemon, "for-people")
 
 
 def test_help_lists_every_setting() -> None:
