@@ -5,6 +5,7 @@
 typedef int nvmlReturn_t;
 enum {
     NVML_SUCCESS = 0,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
     NVML_ERROR_LIBRARY_NOT_FOUND = 12,
 };
 

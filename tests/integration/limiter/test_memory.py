@@ -273,3 +273,22 @@ def test_a_new_context_is_counted_until_it_is_measured(pod: Pod) -> None:
     ]
     pod.files.run("make", pod.files.uuid, 200 * MIB, 1_000_000, 300 * MIB)
     assert pod.ask("must('cuInit', 0); tell(call('cuDevicePrimaryCtxRetain', ctypes.byref(ctypes.c_void_p()), 0))") == 2
+
+
+def test_a_pod_sees_its_own_processes(pod: Pod) -> None:
+    holder = "start(); alloc(100 * MIB); tell(os.getpid()); sys.stdin.readline()"
+    listing = """
+        import pynvml as n
+        start()
+        n.nvmlInit()
+        handle = n.nvmlDeviceGetHandleByIndex(0)
+        count = ctypes.c_uint(0)
+        size = n.nvmlLib.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), None)
+        tell([os.getpid(), size, count.value, [p.pid for p in n.nvmlDeviceGetComputeRunningProcesses(handle)]])
+    """
+    with pod.running(holder) as ours, pod.running(holder, limited=False) as theirs:
+        inside, outside = heard(ours), heard(theirs)
+        itself, size, count, seen = pod.ask(listing)
+        assert set(seen) == {inside, itself}
+        assert (size, count) == (7, 2)
+        assert {inside, outside} <= set(pod.ask(listing, limited=False)[3])

@@ -1,0 +1,83 @@
+/*
+ * NVML's lists of processes: a Pod sees its own. An entry is kept if its pid is
+ * that of a live slot of this PID namespace; where NVML tells pids of another
+ * namespace none is, and hiding is the side to err on.
+ */
+#include <string.h>
+
+#include "attach.h"
+#include "driver.h"
+#include "os.h"
+
+#define BUFFER_BYTES (UINT32_C(64) << 10)
+
+/* Entries of both layouts begin with the pid. */
+#define ENTRY_BYTES_V1 16 /* pid, bytes */
+#define ENTRY_BYTES_V2 24 /* pid, bytes, GPU instance, compute instance */
+
+typedef int list_type(nvmlDevice_t device, unsigned int *count, void *entries);
+
+static bool is_of_this_pod(const struct hv_slot_table *slots, uint32_t pid_namespace, uint32_t pid)
+{
+    for (uint32_t i = 0; i < HV_PROCESS_SLOTS; i++) {
+        if (!hv_slot_may_be_used(slots, i))
+            continue;
+        const struct hv_process_slot *slot = hv_slot_at(slots, i);
+        if ((hv_load_acquire(&slot->state) & 0xff) == HV_SLOT_LIVE &&
+            hv_load_relaxed(&slot->owner) == hv_slot_owner(pid_namespace, pid))
+            return true;
+    }
+    return false;
+}
+
+/* Move the Pod's entries to the front; how many there are. */
+static unsigned int keep_own(unsigned char *entries, unsigned int count, size_t entry_bytes)
+{
+    struct hv_os_process self;
+    hv_os_this_process(&self);
+    unsigned int kept = 0;
+    for (unsigned int i = 0; i < count; i++) {
+        const unsigned char *entry = entries + i * entry_bytes;
+        uint32_t pid;
+        memcpy(&pid, entry, sizeof pid);
+        if (is_of_this_pod(&hv_files()->slots, self.pid_namespace, pid))
+            memmove(entries + kept++ * entry_bytes, entry, entry_bytes);
+    }
+    return kept;
+}
+
+static int own_processes(list_type *real, nvmlDevice_t device, unsigned int *count, void *entries, size_t entry_bytes)
+{
+    if (count == NULL || hv_attach() != HV_ATTACH_DONE)
+        return real(device, count, entries);
+    unsigned char *all = hv_os_pages(BUFFER_BYTES);
+    unsigned int found = BUFFER_BYTES / (unsigned int)entry_bytes;
+    int result = all == NULL ? NVML_ERROR_INSUFFICIENT_SIZE : real(device, &found, all);
+    if (result == NVML_SUCCESS) {
+        unsigned int room = *count;
+        *count = keep_own(all, found, entry_bytes);
+        if (*count > room || (*count != 0 && entries == NULL))
+            result = NVML_ERROR_INSUFFICIENT_SIZE; /* with the number that there are, as NVML does */
+        else if (*count != 0)
+            memcpy(entries, all, *count * entry_bytes);
+    }
+    if (all != NULL)
+        hv_os_free_pages(all, BUFFER_BYTES);
+    return result;
+}
+
+#define LIST(name, entry_bytes)                                                                                       \
+    HV_WRAP(name, (nvmlDevice_t device, unsigned int *count, void *entries))                                          \
+    {                                                                                                                 \
+        return own_processes(HV_REAL(name), device, count, entries, entry_bytes);                                     \
+    }
+
+LIST(nvmlDeviceGetComputeRunningProcesses, ENTRY_BYTES_V1)
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, ENTRY_BYTES_V2)
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, ENTRY_BYTES_V2)
+LIST(nvmlDeviceGetGraphicsRunningProcesses, ENTRY_BYTES_V1)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, ENTRY_BYTES_V2)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, ENTRY_BYTES_V2)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses, ENTRY_BYTES_V1)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, ENTRY_BYTES_V2)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, ENTRY_BYTES_V2)
