@@ -354,12 +354,15 @@ def test_ratios_are_the_decimals_that_were_written() -> None:
     )
 
 
+# Figures whose sums meet the card exactly, or miss it by a hair, and any others.
 COMPUTES = st.one_of(
     st.none(),
+    st.sampled_from([percent(text) for text in ("50", "50.0001", "33.333333", "33.333334", "25", "100", "1.0001")]),
+    st.sampled_from([tflops(text) for text in ("494.5", "494.500001", "329.666666", "329.666667", "989")]),
     st.decimals("0.5", "100", places=4).map(lambda value: Compute(percent=value)),
     st.decimals("5", "989", places=6).map(lambda value: Compute(tflops=value)),
 )
-VRAMS = st.one_of(st.none(), st.integers(2**28, CARD_BYTES), st.just(20 * GIB))
+VRAMS = st.one_of(st.none(), st.integers(2**28, CARD_BYTES), st.sampled_from([20 * GIB, 40 * GIB, 40 * GIB + 1]))
 REQUESTS = st.builds(
     request,
     st.sampled_from(["", "0", "1", uuid_of(0)]),

@@ -17,8 +17,9 @@ from tests.unit.allocations.builders import CARD_BYTES, GIB, Node, device, inven
 STOCK = inventory(device(0), device(1))
 NAMES = st.sampled_from(["a", "b", "c", "d", "e"])
 GPUS = st.sampled_from(["0", "1"])
-PERCENTS = st.integers(1, 100)
-GIBIBYTES = st.integers(1, 80)
+# Figures whose sums meet the card exactly, or miss it by one.
+PERCENTS = st.sampled_from([1, 25, 33, 34, 49, 50, 51, 100])
+GIBIBYTES = st.sampled_from([1, 20, 26, 27, 39, 40, 41, 80])
 
 
 class Histories(RuleBasedStateMachine):
@@ -119,4 +120,4 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestHistories.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
