@@ -39,6 +39,8 @@ def settle(held: Held, table: ProcessTable, tell: Tell) -> None:
     unknown = 0
     for slot in held.survey.slots:
         life, host_pid = table.find(ProcessName(slot.pid_namespace, slot.pid, slot.start_time_ticks))
+        if life is Life.OTHER_CLOCK:
+            _tell_other_clock(held, slot, tell)
         if life is Life.DEAD:
             dead.append(slot)
         elif slot.phase is SlotPhase.LIVE:
@@ -54,6 +56,21 @@ def settle(held: Held, table: ProcessTable, tell: Tell) -> None:
         held.finding = error.message
     else:
         tell.count.slots_returned += len(returned)
+
+
+def _tell_other_clock(held: Held, slot: Slot, tell: Tell) -> None:
+    mark = f"clock {slot.pid_namespace} {slot.pid}"
+    if mark in held.reported:
+        return
+    held.reported.add(mark)
+    tell.event(
+        held.reference,
+        EventType.WARNING,
+        "TimeNamespaceDiffers",
+        f"process {slot.pid} of '{held.allocation.spec.allocation_id}' is in a time namespace of its own, so its waits "
+        "and its life can't be judged by this node's clock; run it without one",
+        pid=str(slot.pid),
+    )
 
 
 def _speaks_for_itself(held: Held, slot: Slot, host_pid: int, table: ProcessTable) -> bool:

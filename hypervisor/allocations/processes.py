@@ -24,6 +24,8 @@ class Life(Enum):
     ALIVE = "alive"
     DEAD = "dead"
     UNKNOWN = "unknown"
+    # It may be alive: a process of its pid has a time namespace of its own, so its start time can't be compared.
+    OTHER_CLOCK = "other clock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class ProcessTable:
         self._complete = False
         self._known: dict[ProcessName, int] = {}
         self._namespaces_below: set[int] = set()
+        self._own_time = _inode(proc / "self/ns/time")
         self._seen_mapped: set[tuple[int, int, tuple[int, int]]] = set()
         self.own_namespace = _inode(proc / "self/ns/pid") or 0
         own = self.stat(os.getpid())
@@ -177,9 +180,16 @@ class ProcessTable:
             return Life.DEAD if self._proc_shows_others() else Life.UNKNOWN
         except (OSError, ValueError):
             return Life.UNKNOWN
-        if found.ended or (start_time_ticks and found.start_time_ticks != start_time_ticks):
+        if found.ended:
             return Life.DEAD
+        if start_time_ticks and found.start_time_ticks != start_time_ticks:
+            return Life.OTHER_CLOCK if self._has_other_clock(pid) else Life.DEAD
         return Life.ALIVE
+
+    def _has_other_clock(self, pid: int) -> bool:
+        """Is this host process in another time namespace? Where the kernel has none, nobody is."""
+        found = _inode(self._proc / str(pid) / "ns/time")
+        return found is not None and self._own_time is not None and found != self._own_time
 
     def _proc_shows_others(self) -> bool:
         """False where /proc hides the processes of other users (hidepid): the first process is always there."""
@@ -206,9 +216,18 @@ class ProcessTable:
                     continue
                 self._known[name] = pid
                 return Life.ALIVE, pid
+        if any(self._is_under_other_clock(pid, name) for pids in by_start.values() for pid in pids):
+            return Life.OTHER_CLOCK, None
         # Processes of a namespace that is not below ours are never shown to us.
         below = self._sees_all or name.pid_namespace in self._namespaces_below
         return (Life.DEAD if complete and below else Life.UNKNOWN), None
+
+    def _is_under_other_clock(self, pid: int, name: ProcessName) -> bool:
+        return (
+            self._has_other_clock(pid)
+            and self._inner_pid(pid) == name.pid
+            and _inode(self._proc / str(pid) / "ns/pid") == name.pid_namespace
+        )
 
     def _all(self) -> dict[int, list[int]]:
         """Host pids by start time, as of the first question since forget()."""

@@ -100,6 +100,31 @@ def test_another_process_of_a_container_is_not_taken_for_it(contained: tuple[int
     assert table.find(ProcessName(namespace, 1, start_time(pid) + 1))[0] is Life.DEAD
 
 
+@pytest.mark.parametrize("contained", [False, True])
+def test_a_process_with_a_clock_of_its_own_is_not_taken_for_dead(contained: bool) -> None:
+    """Its start time, as it sees it, is not the one that we see."""
+    options = ["--time", "--boottime", "5000", "--fork", "--kill-child", *(["--pid"] if contained else [])]
+    with subprocess.Popen(
+        ["unshare", *options, "sh", "-c", "cat /proc/self/stat; exec sleep 60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as outer:
+        assert outer.stdout is not None
+        if not outer.stdout.readline():
+            pytest.skip("time namespaces can't be made here")
+        pid = int(Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text())
+        namespace = Path(f"/proc/{pid}/ns/pid").stat().st_ino
+        inner = 1 if contained else pid
+        as_it_sees_itself = start_time(pid) + 5000 * os.sysconf("SC_CLK_TCK")
+        table = ProcessTable()
+        name = ProcessName(namespace, inner, as_it_sees_itself)
+        assert table.find(name) == (Life.OTHER_CLOCK, None)
+        outer.kill()
+        wait_for(lambda: not Path(f"/proc/{pid}").exists())
+        table.forget()
+        assert table.find(name)[0] is (Life.UNKNOWN if contained and not table._sees_all else Life.DEAD)
+
+
 def fake_proc(root: Path) -> Path:
     """A /proc in which this process is seen, and pid 1."""
     (root / "1").mkdir(parents=True)
