@@ -141,8 +141,16 @@ class GpuObject:
         return copy
 
 
-def gpu_object(gpu: types_pb2.Gpu, node: NodeRecord, *, received_at: float, intern: Callable[[str], str]) -> GpuObject:
-    """The object of a GPU as just reported. Uses `gpu` up: its readings and ages are gone afterwards."""
+def gpu_object(
+    gpu: types_pb2.Gpu,
+    node: NodeRecord,
+    *,
+    latest: bytes,
+    digest: int,
+    received_at: float,
+    intern: Callable[[str], str],
+) -> GpuObject:
+    """The object of a GPU as just reported; latest is the same serialised, digest that of its facts."""
     made = GpuObject.__new__(GpuObject)
     capacity = gpu.capacity
     made.name = gpu.uuid.lower()
@@ -160,39 +168,14 @@ def gpu_object(gpu: types_pb2.Gpu, node: NodeRecord, *, received_at: float, inte
     made.vram_ratio = capacity.vram_ratio or 1.0
     made.worst_tier = derive.worst_tier(gpu)
     made.partition = gpu.HasField("partition")
-    made.latest = gpu.SerializeToString()
-    made.digest = hash(gpu_facts(gpu))
+    made.latest = latest
+    made.digest = digest
     made.received_at = received_at
     made.liveness = cluster_pb2.LIVENESS_FRESH
     made.missing_since = None
     made.phase = derive.phase(gpu.health, missing=False)
     made.version = 0
     return made
-
-
-def gpu_facts(gpu: types_pb2.Gpu) -> bytes:
-    """What of a GPU is worth a write and a watcher's time: all but readings, ages and revision, which it removes."""
-    gpu.ClearField("readings")
-    gpu.ClearField("revision")
-    capacity = gpu.capacity
-    for name in ("tflops", "vram", "available_tflops", "available_vram", "unattributed"):
-        # Touching an absent figure would make it present.
-        if capacity.HasField(name):
-            figure = getattr(capacity, name)
-            figure.ClearField("observed_at")
-            figure.ClearField("age_seconds")
-    return gpu.SerializeToString(deterministic=True)
-
-
-def node_facts(node: types_pb2.Node) -> bytes:
-    """The same of a node."""
-    node.ClearField("revision")
-    for name in ("tflops", "vram"):
-        if node.HasField(name):
-            figure = getattr(node, name)
-            figure.ClearField("observed_at")
-            figure.ClearField("age_seconds")
-    return node.SerializeToString(deterministic=True)
 
 
 def value_of(figure: types_pb2.Figure) -> float | None:

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import structlog
 
 from hypervisor.aggregator import derive
-from hypervisor.aggregator.records import GpuObject, NodeRecord, Position, gpu_object, node_facts
+from hypervisor.aggregator.facts import node_facts
+from hypervisor.aggregator.records import GpuObject, NodeRecord, Position, gpu_object
+from hypervisor.aggregator.reports import ReportedGpu, reported_gpus
 from hypervisor.v1 import cluster_pb2, node_pb2, types_pb2
 
 log = structlog.get_logger("registry")
@@ -139,26 +141,28 @@ class Registry:
         return node
 
     def apply_snapshot(self, node: NodeRecord, held: Position, state: node_pb2.NodeSnapshot) -> None:
-        """Everything the node knows: what is not in it is gone. `state` is used up."""
+        """Everything the node knows: what is not in it is gone. Raises ReportError before anything has changed."""
+        gpus = reported_gpus(state.gpus, _digests(node), "snapshot.state")
         self._forget_predecessors(node)
         node.allocations = {a.spec.allocation_id: _gpu_names(a) for a in state.allocations}
         self._apply_node(node, state.node)
-        reported = {gpu.uuid.lower() for gpu in state.gpus}
+        reported = {gpu.name for gpu in gpus}
         node.contested &= reported
-        for gpu in state.gpus:
+        for gpu in gpus:
             self._apply_gpu(node, gpu)
         self._drop_missing(node, [name for name in node.gpus if name not in reported])
         node.held = held
 
     def apply_delta(self, node: NodeRecord, held: Position, delta: node_pb2.NodeDelta) -> None:
-        """What changed. The caller has checked that it builds on node.held. `delta` is used up."""
+        """What changed. The caller has checked that it builds on node.held. Raises ReportError as above."""
+        gpus = reported_gpus(delta.gpus, _digests(node), "delta.changes")
         for allocation in delta.allocations:
             node.allocations[allocation.spec.allocation_id] = _gpu_names(allocation)
         for allocation_id in delta.removed_allocation_ids:
             node.allocations.pop(allocation_id, None)
         if delta.HasField("node"):
             self._apply_node(node, delta.node)
-        for gpu in delta.gpus:
+        for gpu in gpus:
             self._apply_gpu(node, gpu)
         removed = {uuid.lower() for uuid in delta.removed_gpu_uuids}
         node.contested -= removed
@@ -204,7 +208,7 @@ class Registry:
         latest = message.SerializeToString()
         pools = derive.pools(message.labels)
         name, boot_id, simulated = message.identity.name, message.identity.boot_id, message.simulated
-        digest = hash(node_facts(message))
+        digest = hash(node_facts(latest))
         node.latest, node.received_at = latest, self._monotonic()
         if node.digest == digest:
             return
@@ -220,8 +224,20 @@ class Registry:
             for gpu in tuple(node.gpus.values()):
                 self._put_gpu(gpu.replaced())
 
-    def _apply_gpu(self, node: NodeRecord, message: types_pb2.Gpu) -> None:
-        new = gpu_object(message, node, received_at=self._monotonic(), intern=sys.intern)
+    def _apply_gpu(self, node: NodeRecord, reported: ReportedGpu) -> None:
+        if reported.message is None:
+            known = node.gpus[reported.name]
+            known.latest, known.received_at = reported.latest, self._monotonic()
+            self._unchanged += 1
+            return
+        new = gpu_object(
+            reported.message,
+            node,
+            latest=reported.latest,
+            digest=reported.digest,
+            received_at=self._monotonic(),
+            intern=sys.intern,
+        )
         old = self.gpus.get(new.name)
         if old is not None and old.node is not node and not self._may_take(old, node):
             if new.name not in node.contested:
@@ -229,10 +245,6 @@ class Registry:
                 node.contested.add(new.name)
             return
         node.contested.discard(new.name)
-        if old is not None and old.node is node and old.digest == new.digest and old.missing_since is None:
-            old.latest, old.received_at = new.latest, new.received_at
-            self._unchanged += 1
-            return
         new.liveness = node.liveness
         self._put_gpu(new)
 
@@ -293,6 +305,11 @@ class Registry:
         node.version = self.version
         self._changes += 1
         self.dirty_nodes.add(node.uid)
+
+
+def _digests(node: NodeRecord) -> dict[str, int]:
+    """Of the GPUs that need no new object when their facts are the same."""
+    return {name: gpu.digest for name, gpu in node.gpus.items() if gpu.missing_since is None}
 
 
 def _gpu_names(allocation: types_pb2.Allocation) -> tuple[str, ...]:

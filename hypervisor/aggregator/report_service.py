@@ -262,13 +262,13 @@ class ReportService:
             self._resend(link, f"the delta builds on revision {_shown(base)}, {held} is held")
             return
         changes = delta.changes
-        reports.check_objects(changes, "delta.changes")
+        reports.check_allocations(changes, "delta.changes")
         if changes.HasField("node"):
             reports.check_node(changes.node, node.uid, "delta.changes.node")
         self._check_simulated(link, [*changes.gpus, *([changes.node] if changes.HasField("node") else [])])
-        link.has_reported = True
         before = self._registry.version
         self._registry.apply_delta(node, to, changes)
+        link.has_reported = True
         self._writer.revision_received(node, facts=self._registry.version != before)
 
     def _snapshot(self, link: ReportLink, snapshot: report_pb2.Snapshot) -> None:
@@ -279,11 +279,11 @@ class ReportService:
             self._messages["stale"] += 1
             return
         reports.check_node(snapshot.state.node, node.uid, "snapshot.state.node")
-        reports.check_objects(snapshot.state, "snapshot.state")
+        reports.check_allocations(snapshot.state, "snapshot.state")
         self._check_simulated(link, [*snapshot.state.gpus, snapshot.state.node])
-        link.has_reported = True
         before = self._registry.version
         self._registry.apply_snapshot(node, at, snapshot.state)
+        link.has_reported = True
         self._writer.revision_received(node, facts=self._registry.version != before)
 
     def _check_simulated(self, link: ReportLink, objects: list[Any]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from hypervisor.aggregator.facts import gpu_facts
 from hypervisor.v1 import node_pb2, types_pb2
 
 MAX_GPUS = 512
@@ -87,19 +89,42 @@ def check_gpu(gpu: types_pb2.Gpu, field: str) -> None:
     _conditions(gpu.conditions, f"{field}.conditions")
 
 
-def check_objects(state: node_pb2.NodeSnapshot | node_pb2.NodeDelta, field: str) -> None:
-    """Raise ReportError unless all GPUs and allocations of a snapshot or a delta can be used."""
-    if len(state.gpus) > MAX_GPUS:
-        raise ReportError(f"{field}.gpus", f"{len(state.gpus)} GPUs; at most {MAX_GPUS} are taken of one node")
+class ReportedGpu(NamedTuple):
+    """A GPU of a report, serialised, with the digest of its facts; message is None when those are known already."""
+
+    name: str
+    latest: bytes
+    digest: int
+    message: types_pb2.Gpu | None
+
+
+def reported_gpus(gpus: Sequence[types_pb2.Gpu], known: Mapping[str, int], field: str) -> list[ReportedGpu]:
+    """The GPUs of a report. known: digests by name, of facts that have been checked before and need it no more.
+
+    Raises ReportError unless all of them can be used.
+    """
+    if len(gpus) > MAX_GPUS:
+        raise ReportError(f"{field}.gpus", f"{len(gpus)} GPUs; at most {MAX_GPUS} are taken of one node")
+    found: list[ReportedGpu] = []
+    names: set[str] = set()
+    for index, gpu in enumerate(gpus):
+        name = gpu.uuid.lower()
+        latest = gpu.SerializeToString()
+        digest = hash(gpu_facts(latest))
+        changed = known.get(name) != digest
+        if changed or len(latest) > MAX_OBJECT_BYTES:
+            check_gpu(gpu, f"{field}.gpus[{index}]")
+        if name in names:
+            raise ReportError(f"{field}.gpus[{index}].uuid", f"{gpu.uuid} comes twice")
+        names.add(name)
+        found.append(ReportedGpu(name, latest, digest, gpu if changed else None))
+    return found
+
+
+def check_allocations(state: node_pb2.NodeSnapshot | node_pb2.NodeDelta, field: str) -> None:
+    """Raise ReportError unless all allocations of a snapshot or a delta can be used."""
     if len(state.allocations) > MAX_ALLOCATIONS:
         raise ReportError(f"{field}.allocations", f"{len(state.allocations)} of them; at most {MAX_ALLOCATIONS}")
-    seen: set[str] = set()
-    for index, gpu in enumerate(state.gpus):
-        path = f"{field}.gpus[{index}]"
-        check_gpu(gpu, path)
-        if gpu.uuid.lower() in seen:
-            raise ReportError(f"{path}.uuid", f"{gpu.uuid} comes twice")
-        seen.add(gpu.uuid.lower())
     for index, allocation in enumerate(state.allocations):
         name = allocation.spec.allocation_id
         if not 0 < len(name) <= 253:

@@ -10,7 +10,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from hypervisor.aggregator import derive
-from hypervisor.aggregator.records import GpuObject, NodeRecord, gpu_facts, gpu_object, node_facts
+from hypervisor.aggregator.facts import gpu_facts, node_facts
+from hypervisor.aggregator.records import GpuObject, NodeRecord, gpu_object
 from hypervisor.aggregator.store import EventRow, GpuRow, NodeRow, StoreError
 from hypervisor.v1 import cluster_pb2, types_pb2
 
@@ -24,7 +25,6 @@ _MAX_COUNTER = (1 << 63) - 1
 
 def node_row(node: NodeRecord) -> NodeRow:
     """The facts of a node."""
-    message = types_pb2.Node.FromString(node.latest)
     return NodeRow(
         node.uid,
         node.name,
@@ -33,7 +33,7 @@ def node_row(node: NodeRecord) -> NodeRow:
         node.liveness,
         node.last_seen_wall,
         node.version,
-        node_facts(message),
+        node_facts(node.latest),
     )
 
 
@@ -42,8 +42,8 @@ def node_record(row: NodeRow, *, now: float) -> NodeRecord:
     node = NodeRecord(row.uid, row.name)
     node.boot_id, node.simulated = row.boot_id, bool(row.simulated)
     node.latest = bytes(row.detail)
-    node.digest = hash(node.latest)
     try:
+        node.digest = hash(node_facts(node.latest))
         node.pools = derive.pools(types_pb2.Node.FromString(node.latest).labels)
     except DecodeError as error:
         raise StoreError(f"the store's row of node {row.name} is damaged; move the store away") from error
@@ -75,7 +75,7 @@ def gpu_row(gpu: GpuObject) -> GpuRow:
         gpu.available_vram_bytes,
         gpu.missing_since,
         gpu.version,
-        gpu_facts(types_pb2.Gpu.FromString(gpu.latest)),
+        gpu_facts(gpu.latest),
     )
 
 
@@ -85,7 +85,8 @@ def gpu_record(row: GpuRow, node: NodeRecord, *, now: float) -> GpuObject:
         message = types_pb2.Gpu.FromString(bytes(row.detail))
     except DecodeError as error:
         raise StoreError(f"the store's row of GPU {row.name} is damaged; move the store away") from error
-    gpu = gpu_object(message, node, received_at=now, intern=sys.intern)
+    detail = bytes(row.detail)
+    gpu = gpu_object(message, node, latest=detail, digest=hash(gpu_facts(detail)), received_at=now, intern=sys.intern)
     gpu.liveness = node.liveness
     gpu.version = row.version
     gpu.phase = row.phase

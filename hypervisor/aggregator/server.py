@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -167,6 +168,7 @@ async def serve(settings: AggregatorSettings, *, on_ready: Callable[[tuple[str, 
     on_ready is called once, with the gRPC addresses and the URL of the HTTP port, when all of them answer.
     """
     http_address = _http_address(settings)
+    _raise_descriptor_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -192,6 +194,12 @@ async def serve(settings: AggregatorSettings, *, on_ready: Callable[[tuple[str, 
                     await running
         finally:
             await aggregator.close()
+
+
+def _raise_descriptor_limit() -> None:
+    """A socket a node: ten thousand pass the usual soft limit of 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _open(path: Path, tombstone_limit: int) -> tuple[SqliteStore, Stored]:
