@@ -6,7 +6,8 @@
  *   overhead init                       ns of the first lookup and cuInit
  *   overhead launch                     ns per launch, least of the batches
  *   overhead memory LIVE THREADS        ns per alloc and per free with so many
- *                                       allocations live, and pairs per second
+ *                                       allocations live, pairs per second and
+ *                                       CPU time per pair
  *
  * One figure a line: name value unit.
  */
@@ -39,6 +40,14 @@ static uint64_t now_ns(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Of all threads of the process. */
+static uint64_t cpu_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
 }
 
 static void *look_up(const char *name)
@@ -137,6 +146,7 @@ static void measure_memory(unsigned long live, unsigned threads)
     uint64_t pointer;
     for (unsigned long i = 0; i < live; i++)
         expect(mem_alloc(&pointer, ALLOCATION_BYTES), "cuMemAlloc");
+    uint64_t cpu_before = cpu_ns();
     for (unsigned i = 0; i < threads; i++) {
         workers[i].cpu = i;
         if (pthread_create(&handles[i], NULL, run_pairs, &workers[i]) != 0)
@@ -147,7 +157,9 @@ static void measure_memory(unsigned long live, unsigned threads)
         pthread_join(handles[i], NULL);
         pairs += workers[i].pairs_per_second;
     }
-    printf("alloc %.1f ns\nfree %.1f ns\npairs %.0f 1/s\n", workers[0].alloc_ns, workers[0].free_ns, pairs);
+    double cpu_pair = (double)(cpu_ns() - cpu_before) / ((double)BATCHES * PAIRS * threads);
+    printf("alloc %.1f ns\nfree %.1f ns\npairs %.0f 1/s\ncpu_pair %.1f ns\n", workers[0].alloc_ns, workers[0].free_ns,
+           pairs, cpu_pair);
 }
 
 int main(int count, char **arguments)

@@ -110,20 +110,38 @@ def added(
     )
 
 
-def scaling(runs: Callable[[str], tuple[list[dict[str, float]], list[dict[str, float]]]]) -> Figure:
+def scaling(runs: Callable[[str], tuple[list[dict[str, float]], list[dict[str, float]]]]) -> list[Figure]:
+    """How two threads do against one: by the clock, which needs two idle processors, and by CPU time."""
     one, two = runs("1"), runs("2")
-    bare = max(r["pairs"] for r in two[0]) / max(r["pairs"] for r in one[0])
-    limited = max(r["pairs"] for r in two[1]) / max(r["pairs"] for r in one[1])
-    return Figure(
-        name="alloc and free, two threads against one",
-        value=limited,
-        unit="x",
-        target=">= 1.7 x",
-        holds=limited >= 1.7,
-        baseline=bare,
-        device=DEVICE,
-        note="pairs per second; baseline without the library",
-    )
+
+    def pairs(which: int) -> float:
+        return max(r["pairs"] for r in two[which]) / max(r["pairs"] for r in one[which])
+
+    def cpu(which: int) -> float:
+        return min(r["cpu_pair"] for r in two[which]) / min(r["cpu_pair"] for r in one[which])
+
+    return [
+        Figure(
+            name="alloc and free, two threads against one",
+            value=pairs(1),
+            unit="x",
+            target=">= 1.7 x",
+            holds=pairs(1) >= 1.7,
+            baseline=pairs(0),
+            device=DEVICE,
+            note="pairs per second; says little where the baseline is far from 2",
+        ),
+        Figure(
+            name="CPU time of an alloc and free, two threads against one",
+            value=cpu(1),
+            unit="x",
+            target="<= 1.5 x",
+            holds=cpu(1) <= 1.5,
+            baseline=cpu(0),
+            device=DEVICE,
+            note="what threads cost each other, whatever else the machine does",
+        ),
+    ]
 
 
 def measure() -> list[Figure]:
@@ -144,6 +162,6 @@ def measure() -> list[Figure]:
             pairs = runs(NOT_LIMITED, "memory", live, "1")
             figures.append(added(f"alloc with {live} live", pairs, "alloc", 200))
             figures.append(added(f"free with {live} live", pairs, "free", 200))
-        figures.append(scaling(lambda threads: runs(NOT_LIMITED, "memory", "0", threads)))
+        figures.extend(scaling(lambda threads: runs(NOT_LIMITED, "memory", "0", threads)))
         figures.append(added("start of a process, to cuInit", runs(LIMITED, "init"), "init", 1000, "us", 1000))
         return figures
