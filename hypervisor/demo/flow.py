@@ -111,8 +111,8 @@ def _start_services(course: Course) -> None:
             course.aggregator,
             "--store",
             str(course.directory / "aggregator.db"),
-            "--http-port",
-            "0",
+            "--http-listen",
+            "127.0.0.1:0",
             *(("--allow-simulated",) if course.machine else ()),
         ),
     )
