@@ -6,7 +6,6 @@
 #include "os.h"
 
 #define FIRST_CAPACITY_LOG2 8
-#define NEIGHBOURHOOD_BITS 24 /* 16 MiB */
 #define SPINS_BEFORE_YIELD 64
 
 #define MOST_REFERENCES ((UINT32_C(1) << HV_RECORD_REFERENCE_BITS) - 1)
@@ -59,11 +58,11 @@ static void unlock(struct hv_pointer_shard *shard)
     hv_store_release_32(&shard->lock, 0);
 }
 
-/* By the neighbourhood of the pointer, not by the pointer: a driver gives
- * threads memory from places of their own, so they seldom meet in a shard. */
-static struct hv_pointer_shard *shard_of(struct hv_pointer_map *map, uint64_t key)
+/* By all of the pointer: threads that are given neighbouring addresses in turn
+ * must not meet in one shard. */
+static struct hv_pointer_shard *shard_of(struct hv_pointer_map *map, uint64_t hash)
 {
-    return &map->shards[hash_of(key >> NEIGHBOURHOOD_BITS) % HV_POINTER_SHARDS];
+    return &map->shards[hash >> 58]; /* the table uses the low bits */
 }
 
 static size_t table_bytes(uint32_t capacity_log2)
@@ -137,7 +136,7 @@ static struct place enter(struct hv_pointer_map *map, enum hv_pointer_kind kind,
 {
     uint64_t key = key_of(kind, pointer);
     uint64_t hash = hash_of(key);
-    struct place place = {.shard = shard_of(map, key)};
+    struct place place = {.shard = shard_of(map, hash)};
     lock(place.shard);
     if (to_add && !make_room(place.shard))
         return place;
