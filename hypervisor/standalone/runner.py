@@ -25,6 +25,7 @@ from hypervisor.model import (
     AllocationSpec,
     ConditionStatus,
     EventType,
+    HealthCode,
     Inventory,
     NodeIdentity,
     ObjectReference,
@@ -36,6 +37,8 @@ from hypervisor.standalone.environment import merged
 
 STEP_SECONDS = 0.5
 FIRST_READING_SECONDS = 20.0
+# Reasons that waiting does not mend.
+HOPELESS = frozenset({HealthCode.NVML_NOT_FOUND, HealthCode.DRIVER_NOT_LOADED, HealthCode.NO_GPUS})
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGCONT)
 # A terminal sends these to the whole foreground group, the command included.
 IGNORED = (signal.SIGINT, signal.SIGQUIT)
@@ -111,7 +114,7 @@ async def _first_inventory(reader: GpuReader) -> Inventory:
     """The first reading with devices; Refusal with the reader's own words when none comes in time."""
     inventory = reader.inventory
     with trio.move_on_after(FIRST_READING_SECONDS):
-        while not inventory.devices:
+        while not inventory.devices and not any(c.code in HOPELESS for c in inventory.conditions):
             inventory = await reader.next_inventory(inventory.sequence)
     if inventory.devices:
         return inventory
