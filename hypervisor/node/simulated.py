@@ -51,7 +51,5 @@ def environment(machine: Path, base: Mapping[str, str]) -> dict[str, str]:
 
 
 def workload_environment(machine: Path) -> dict[str, str]:
-    """What a workload needs so that its own CUDA meets the machine's GPUs."""
-    from hypervisor.simulation.environment import MACHINE_VARIABLE
-
-    return {MACHINE_VARIABLE: str(machine.absolute())}
+    """What a workload needs so that its own CUDA meets the machine's GPUs. Raises StartError."""
+    return environment(machine, {})
