@@ -326,6 +326,25 @@ def test_pages_are_of_one_version(aggregator: AggregatorProcess) -> None:
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.fixture(scope="module")
+def mixed_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    """Cards that differ; nothing changes any more."""
+    process = AggregatorProcess(tmp_path_factory.mktemp("mixed"), heartbeat_seconds=60)
+    process.start()
+    gpus = [
+        m.gpu("a", 0, peers=3),
+        m.gpu("a", 1, peers=3, tier=2, model="Tesla T4"),
+        m.gpu("a", 2, peers=3, available_tflops=10),
+    ]
+    lost = m.gpu("b", 0, peers=1, health=types_pb2.HEALTH_STATE_LOST)
+    with (
+        report(process, "a", gpus=gpus),
+        report(process, "b", gpus=[lost], labels={"tensor-fusion.ai/pool-train": "true"}),
+    ):
+        yield process
+    process.close()
+
+
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
@@ -342,18 +361,8 @@ def test_pages_are_of_one_version(aggregator: AggregatorProcess) -> None:
         ({"isolation": types_pb2.ISOLATION_MODE_SOFT}, [("a", 0), ("a", 1), ("a", 2), ("b", 0)]),
     ],
 )
-def test_filters(aggregator: AggregatorProcess, wanted: dict[str, object], expected: list[tuple[str, int]]) -> None:
-    gpus = [
-        m.gpu("a", 0, peers=3),
-        m.gpu("a", 1, peers=3, tier=2, model="Tesla T4"),
-        m.gpu("a", 2, peers=3, available_tflops=10),
-    ]
-    lost = m.gpu("b", 0, peers=1, health=types_pb2.HEALTH_STATE_LOST)
-    with (
-        report(aggregator, "a", gpus=gpus),
-        report(aggregator, "b", gpus=[lost], labels={"tensor-fusion.ai/pool-train": "true"}),
-        aggregator.cluster() as cluster,
-    ):
+def test_filters(mixed_fleet: AggregatorProcess, wanted: dict[str, object], expected: list[tuple[str, int]]) -> None:
+    with mixed_fleet.cluster() as cluster:
         request = cluster_pb2.ClusterListGpusRequest(filter=cluster_pb2.GpuFilter(**wanted))  # type: ignore[arg-type]
         assert [gpu.name for gpu in cluster.ListGpus(request).gpus] == [m.name(*place) for place in expected]
 

@@ -5,89 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import json_format
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hypervisor.aggregator import rows
-from hypervisor.aggregator.event_log import EventLog
-from hypervisor.aggregator.liveness import LivenessWheel
-from hypervisor.aggregator.pools import sum_pools
-from hypervisor.aggregator.registry import Registry
-from hypervisor.aggregator.report_service import ReportService
-from hypervisor.aggregator.settings import AggregatorSettings
-from hypervisor.aggregator.sqlite_store import SqliteStore
-from hypervisor.aggregator.store import EventQuery
-from hypervisor.aggregator.views import Moment, cluster_gpu, cluster_node, node_view
-from hypervisor.aggregator.writer import Writer
 from hypervisor.v1 import node_pb2, report_pb2, types_pb2
 from tests.fleet import messages as m
-
-
-class Aborted(Exception):
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        super().__init__(details)
-        self.code = code
-
-
-class FakeContext:
-    """A stream that brings these messages and then ends."""
-
-    def __init__(self, *messages: bytes) -> None:
-        self._messages = list(messages)
-        self.written: list[report_pb2.ReportResponse] = []
-
-    async def read(self) -> Any:
-        await asyncio.sleep(0)
-        return self._messages.pop(0) if self._messages else grpc.aio.EOF
-
-    async def write(self, message: report_pb2.ReportResponse) -> None:
-        self.written.append(message)
-
-    async def abort(self, code: grpc.StatusCode, details: str, trailing_metadata: object) -> None:
-        raise Aborted(code, details)
-
-    def peer(self) -> str:
-        return "test"
-
-
-class Parts:
-    """The aggregator without its servers."""
-
-    def __init__(self, directory: Path) -> None:
-        options = AggregatorSettings(listen=(), store=directory / "store.db", allow_simulated=True)
-        self.store = SqliteStore(options.store, tombstone_limit=10)
-        stored = self.store.load()
-        clocks: Any = {"monotonic": time.monotonic, "wall": time.time}
-        self.registry = Registry(store_id="s", version=stored.version, resumable=(0, 0), tombstone_limit=10, **clocks)
-        events = EventLog(last_number=0)
-        self.writer = Writer(self.store, self.registry, events, options, **clocks)
-        liveness = LivenessWheel(self.registry, late_after=10, lost_after=60, monotonic=time.monotonic)
-        self.reports = ReportService(self.registry, events, self.writer, liveness, options, **clocks)
-
-    async def send(self, *messages: bytes) -> FakeContext:
-        context = FakeContext(*messages)
-        await self.reports.report(None, context)  # type: ignore[arg-type]
-        return context
-
-    def show_everything(self) -> None:
-        """All that a client could ask for."""
-        now = Moment(time.monotonic(), time.time())
-        for node in self.registry.nodes.values():
-            json_format.MessageToJson(cluster_node(node_view(node), now))
-        for gpu in self.registry.gpus.values():
-            json_format.MessageToJson(cluster_gpu(gpu, now))
-        for pool in sum_pools(self.registry.nodes.values()):
-            json_format.MessageToJson(pool)
-        for stored in self.store.read_events(EventQuery()):
-            json_format.MessageToJson(rows.event_message(stored.row))
-
+from tests.unit.aggregator.parts import Aborted, Parts
 
 # Hundreds of stores are made and thrown away: where there is one, on a file system without fsync.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -142,7 +70,7 @@ def test_any_bytes(messages: list[bytes]) -> None:
         before = {name: gpu.latest for name, gpu in parts.registry.gpus.items()}
         context = await parts.send(m.hello("a").SerializeToString(), *messages)
         # Answered, not ended: the stream read all of them.
-        assert not context._messages
+        assert context.all_read.is_set()
         assert all(response.WhichOneof("content") for response in context.written)
         await parts.writer.step()
         assert parts.writer.failing == ""
