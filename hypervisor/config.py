@@ -92,7 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 10_000.0
     context_mebibytes: Annotated[
         int, _setting("VRAM of a CUDA context until it is measured", reload=True, ge=0, le=65536)
-    ] = 300
+    ] = 640
     journal_events: Annotated[int, _setting("Events that the journal keeps", reload=True, ge=100, le=1_000_000)] = (
         10_000
     )
