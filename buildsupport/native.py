@@ -83,6 +83,18 @@ LIBRARIES = (
         soname="libnvidia-ml.so.1",
         version_script="simulator/nvml/libnvidia-ml.map",
     ),
+    # As drivers of earlier branches had them: without the functions that came later.
+    *(
+        Library(
+            output=f"simulator-r{branch}/libnvidia-ml.so.1",
+            sources=("simulator/core/*.c", "simulator/nvml/*.c"),
+            include=("simulator/include", "simulator/core", "simulator/nvml"),
+            depends=("simulator/*/*.h", "simulator/*/*.def", "simulator/*/*.csv"),
+            soname="libnvidia-ml.so.1",
+            version_script=f"simulator/nvml/libnvidia-ml-r{branch}.map",
+        )
+        for branch in (535, 550, 580)
+    ),
     Library(
         output="noop/libcuda.so.1",
         sources=("simulator/noop/*.c",),
