@@ -191,6 +191,11 @@ class Machine:
         """True when time moves only by `step`."""
         return bool(self._mapping.system.clock_mode == lib.SIM_CLOCK_VIRTUAL)
 
+    @property
+    def driver_version(self) -> str:
+        """The version of the driver that is loaded now."""
+        return str(ffi.string(self._mapping.system.driver_version).decode())
+
     def now_ns(self) -> int:
         """Simulated nanoseconds since the machine was made."""
         return int(lib.sim_now(self._mapping))

@@ -244,6 +244,7 @@ struct sim_gpu_reading {
     uint64_t free_bytes;       /* total - reserved - used */
     uint64_t busy_ns, sm_ns, copy_ns, launches;
     uint64_t engine_bytes[3];
+    uint64_t window_engine_bytes[3]; /* in the last full window */
     uint64_t peer_in_bytes, peer_out_bytes;
     uint64_t throttled_ns[SIM_THROTTLE_REASONS];
     uint32_t utilization_percent;        /* of the last full window */

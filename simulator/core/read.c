@@ -24,6 +24,7 @@ int sim_read_gpu(struct sim_machine *machine, uint32_t index, struct sim_gpu_rea
     out->copy_ns = gpu->copy_ns;
     out->launches = gpu->launches;
     memcpy(out->engine_bytes, gpu->engine_bytes, sizeof out->engine_bytes);
+    memcpy(out->window_engine_bytes, gpu->window_engine_bytes, sizeof out->window_engine_bytes);
     out->peer_in_bytes = gpu->peer_in_bytes;
     out->peer_out_bytes = gpu->peer_out_bytes;
     memcpy(out->throttled_ns, gpu->throttled_ns, sizeof out->throttled_ns);

@@ -13,6 +13,10 @@ static void close_one(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t
     gpu->window_busy_base = gpu->busy_ns;
     gpu->window_sm_base = gpu->sm_ns;
     gpu->window_copy_base = gpu->copy_ns;
+    for (uint32_t engine = 0; engine < SIM_ENGINES; engine++) {
+        gpu->window_engine_bytes[engine] = gpu->engine_bytes[engine] - gpu->window_engine_base[engine];
+        gpu->window_engine_base[engine] = gpu->engine_bytes[engine];
+    }
     gpu->window_start_ns = end;
     for (uint32_t i = 0; i < machine->process_high; i++) {
         const struct sim_process *process = &machine->processes[i];

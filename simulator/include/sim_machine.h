@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x314d49535550475f) /* "_GPUSIM1" read as a little-endian word */
-#define SIM_LAYOUT_VERSION 2u
+#define SIM_LAYOUT_VERSION 3u
 
 #define SIM_MAX_GPUS 16u
 #define SIM_MAX_LINKS 18u
@@ -388,6 +388,7 @@ struct sim_gpu {
     uint64_t slice_owner[SIM_LANES]; /* sharing unit that has the lane: see schedule.c; 0: none */
     uint64_t slice_end_ns[SIM_LANES];
     uint64_t engine_bytes[3];  /* bytes copied so far, by enum sim_engine */
+    uint64_t window_engine_base[3], window_engine_bytes[3]; /* at window_start_ns; in the last full window */
     uint64_t peer_in_bytes, peer_out_bytes; /* over NVLink, from and to other GPUs */
     uint64_t throttled_ns[SIM_THROTTLE_REASONS]; /* time with bit n of info.throttle_reasons set, in full windows */
     uint64_t window_start_ns;

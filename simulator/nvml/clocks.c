@@ -95,6 +95,34 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_
     return give_u64(&call, reasons, EVERY_REASON);
 }
 
+/* How long a policy has held clocks down: of the reasons, those that are its own. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned policy, nvmlViolationTime_t *out)
+{
+    DEVICE_CALL(call, device);
+    READING(call, reading);
+    REQUIRE(call, out != NULL);
+    enum { POLICY_POWER = 0, POLICY_THERMAL = 1, POLICY_SYNC_BOOST = 2, POLICIES = 12 };
+    enum { BIT_SW_POWER = 2, BIT_SYNC_BOOST = 4, BIT_SW_THERMAL = 5, BIT_HW_THERMAL = 6, BIT_POWER_BRAKE = 7 };
+    REQUIRE(call, policy < POLICIES);
+    uint64_t ns = 0;
+    switch (policy) {
+    case POLICY_POWER:
+        ns = reading.throttled_ns[BIT_SW_POWER] + reading.throttled_ns[BIT_POWER_BRAKE];
+        break;
+    case POLICY_THERMAL:
+        ns = reading.throttled_ns[BIT_SW_THERMAL] + reading.throttled_ns[BIT_HW_THERMAL];
+        break;
+    case POLICY_SYNC_BOOST:
+        ns = reading.throttled_ns[BIT_SYNC_BOOST];
+        break;
+    default: /* the other policies have no reason of their own */
+        break;
+    }
+    out->reference_us = call_time_us(&call, reading.now_ns);
+    out->violation_ns = call_u64(&call, ns);
+    return call_end(&call, NVML_SUCCESS);
+}
+
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, unsigned *state)
 {
     DEVICE_CALL(call, device);

@@ -10,6 +10,7 @@
 #define EVENT_ECC_DOUBLE UINT64_C(0x2)
 #define EVENT_XID UINT64_C(0x8)
 #define EVENT_CLOCK UINT64_C(0x10)
+#define EVENT_MIG UINT64_C(0x100)
 #define EVENT_UNAVAILABLE UINT64_C(0x4000)
 #define EVENT_RECOVERY UINT64_C(0x8000)
 
@@ -89,7 +90,8 @@ NVML_EXPORT nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 static uint64_t supported_events(const struct sim_gpu_info *info)
 {
     const uint64_t ecc = info->ecc_supported != 0 ? EVENT_ECC_SINGLE | EVENT_ECC_DOUBLE : 0;
-    return EVENT_XID | EVENT_CLOCK | EVENT_UNAVAILABLE | EVENT_RECOVERY | ecc;
+    const uint64_t mig = info->mig_supported != 0 ? EVENT_MIG : 0;
+    return EVENT_XID | EVENT_CLOCK | EVENT_UNAVAILABLE | EVENT_RECOVERY | ecc | mig;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, uint64_t *types)
@@ -130,6 +132,9 @@ static uint64_t event_type(const struct sim_notice *notice, uint64_t wanted)
         return wanted & EVENT_CLOCK;
     case SIM_NOTICE_LOST:
         return (wanted & EVENT_UNAVAILABLE) != 0 ? EVENT_UNAVAILABLE : wanted & EVENT_RECOVERY;
+    case SIM_NOTICE_MIG:
+        return wanted & EVENT_MIG;
+    case SIM_NOTICE_RECOVERY:
     case SIM_NOTICE_RESET:
         return wanted & EVENT_RECOVERY;
     default:
@@ -153,8 +158,8 @@ static bool take_event(struct nvml_call *call, struct nvmlEventSet_st *set, nvml
             .device = device,
             .type = type,
             .data = notice.value,
-            .gpu_instance = NVML_NO_INSTANCE,
-            .compute_instance = NVML_NO_INSTANCE,
+            .gpu_instance = notice.gpu_instance, /* SIM_NONE is what NVML says where there is no instance */
+            .compute_instance = notice.compute_instance,
         };
         return true;
     }

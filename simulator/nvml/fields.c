@@ -5,11 +5,14 @@ enum field {
     FIELD_ECC_CURRENT = 1, FIELD_ECC_PENDING = 2,
     FIELD_ECC_CORRECTED_VOLATILE = 3, FIELD_ECC_UNCORRECTED_VOLATILE = 4,
     FIELD_ECC_CORRECTED_AGGREGATE = 5, FIELD_ECC_UNCORRECTED_AGGREGATE = 6,
+    FIELD_RETIRED_SINGLE = 29, FIELD_RETIRED_DOUBLE = 30, FIELD_RETIRE_PENDING = 31,
+    FIELD_THROTTLED_POWER = 74, FIELD_THROTTLED_THERMAL = 75, FIELD_THROTTLED_SYNC_BOOST = 76,
     FIELD_MEMORY_TEMPERATURE = 82,
     FIELD_ENERGY = 83,
     FIELD_LINK_SPEED_COMMON = 90,
     FIELD_LINK_COUNT = 91,
     FIELD_PCIE_REPLAYS = 94,
+    FIELD_LINK_DATA_SENT = 138, FIELD_LINK_DATA_RECEIVED = 139, FIELD_LINK_RAW_SENT = 140, FIELD_LINK_RAW_RECEIVED = 141,
     FIELD_REMAPPED_CORRECTED = 142, FIELD_REMAPPED_UNCORRECTED = 143, FIELD_REMAP_PENDING = 144, FIELD_REMAP_FAILED = 145,
     FIELD_LINK_REMOTE_ID = 146,
     FIELD_SWITCH_LINK_COUNT = 147,
@@ -19,7 +22,9 @@ enum field {
     FIELD_POWER_LIMIT_MIN = 187, FIELD_POWER_LIMIT_MAX = 188, FIELD_POWER_LIMIT_DEFAULT = 189,
     FIELD_POWER_LIMIT_CURRENT = 190, FIELD_POWER_LIMIT_REQUESTED = 192,
     FIELD_ENERGY_OF_SCOPE = 191,
+    FIELD_PCIE_SENT = 197, FIELD_PCIE_RECEIVED = 198,
     FIELD_RECOVERY_ACTION = 230,
+    FIELD_THROTTLED_SW_THERMAL = 269, FIELD_THROTTLED_HW_THERMAL = 270, FIELD_THROTTLED_POWER_BRAKE = 271,
     FIELD_LAST = 307, /* beyond this, a number is no field at all */
 };
 
@@ -94,8 +99,14 @@ static nvmlReturn_t read_link(struct nvml_call *call, const struct sim_gpu_info 
     case FIELD_LINK_VERSION:
         set_u32(field, call, link->version);
         return NVML_SUCCESS;
-    default: /* error counters: links do not fail by halves here */
-        set_u64(field, call, 0);
+    case FIELD_LINK_REPLAY_ERRORS:
+        set_u64(field, call, link->replay_errors);
+        return NVML_SUCCESS;
+    case FIELD_LINK_RECOVERY_ERRORS:
+        set_u64(field, call, link->recovery_errors);
+        return NVML_SUCCESS;
+    default:
+        set_u64(field, call, link->crc_errors);
         return NVML_SUCCESS;
     }
 }
@@ -121,6 +132,59 @@ static nvmlReturn_t read_links(struct nvml_call *call, const struct sim_gpu_info
     default:
         set_u32(field, call, speed);
         return info->link_count == 0 ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+    }
+}
+
+/* KiB over one link, or with the largest scope over all. What crossed is taken to be spread evenly. */
+static nvmlReturn_t read_traffic(struct nvml_call *call, const struct sim_gpu_reading *reading, nvmlFieldValue_t *field)
+{
+    const struct sim_gpu_info *info = &reading->info;
+    const bool sent = field->field == FIELD_LINK_DATA_SENT || field->field == FIELD_LINK_RAW_SENT;
+    const uint64_t bytes = sent ? reading->peer_out_bytes : reading->peer_in_bytes;
+    uint64_t active = 0;
+    if (info->link_count == 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    for (uint32_t at = 0; at < info->link_count; at++)
+        active += info->links[at].active != 0;
+    if (field->scope == UINT32_MAX) {
+        set_u64(field, call, bytes / 1024);
+        return NVML_SUCCESS;
+    }
+    if (field->scope >= info->link_count || info->links[field->scope].present == 0)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    set_u64(field, call, info->links[field->scope].active != 0 ? bytes / active / 1024 : 0); /* one is active: not by zero */
+    return NVML_SUCCESS;
+}
+
+/* Pages were retired before rows were remapped. */
+static nvmlReturn_t read_retirement(struct nvml_call *call, const struct sim_gpu_info *info, nvmlFieldValue_t *field)
+{
+    const unsigned ampere = 7;
+    if (info->architecture >= ampere || info->ecc_supported == 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    const uint32_t values[] = {info->retired_single, info->retired_double, info->retire_pending};
+    set_u64(field, call, values[field->field - FIELD_RETIRED_SINGLE]);
+    return NVML_SUCCESS;
+}
+
+/* Time that a reason has held clocks down, in ns. */
+static nvmlReturn_t read_throttling(struct nvml_call *call, const struct sim_gpu_reading *reading, nvmlFieldValue_t *field)
+{
+    enum { BIT_SW_POWER = 2, BIT_SYNC_BOOST = 4, BIT_SW_THERMAL = 5, BIT_HW_THERMAL = 6, BIT_POWER_BRAKE = 7 };
+    const uint64_t *ns = reading->throttled_ns;
+    switch (field->field) {
+    case FIELD_THROTTLED_POWER:
+        set_u64(field, call, ns[BIT_SW_POWER]);
+        return NVML_SUCCESS;
+    case FIELD_THROTTLED_THERMAL:
+        set_u64(field, call, ns[BIT_SW_THERMAL] + ns[BIT_HW_THERMAL]);
+        return NVML_SUCCESS;
+    case FIELD_THROTTLED_SYNC_BOOST:
+        set_u64(field, call, ns[BIT_SYNC_BOOST]);
+        return NVML_SUCCESS;
+    default:
+        set_u64(field, call, ns[BIT_SW_THERMAL + field->field - FIELD_THROTTLED_SW_THERMAL]); /* the three follow each other in both */
+        return NVML_SUCCESS;
     }
 }
 
@@ -169,8 +233,21 @@ static nvmlReturn_t read_field(struct nvml_call *call, const struct sim_gpu_read
     case FIELD_SWITCH_LINK_COUNT:
         return read_links(call, info, field);
     case FIELD_PCIE_REPLAYS:
-        set_u32(field, call, 0);
+        set_u32(field, call, info->pcie_replays);
         return NVML_SUCCESS;
+    case FIELD_PCIE_SENT:
+        set_u64(field, call, reading->engine_bytes[SIM_ENGINE_D2H]);
+        return NVML_SUCCESS;
+    case FIELD_PCIE_RECEIVED:
+        set_u64(field, call, reading->engine_bytes[SIM_ENGINE_H2D]);
+        return NVML_SUCCESS;
+    case FIELD_LINK_DATA_SENT ... FIELD_LINK_RAW_RECEIVED:
+        return read_traffic(call, reading, field);
+    case FIELD_RETIRED_SINGLE ... FIELD_RETIRE_PENDING:
+        return read_retirement(call, info, field);
+    case FIELD_THROTTLED_POWER ... FIELD_THROTTLED_SYNC_BOOST:
+    case FIELD_THROTTLED_SW_THERMAL ... FIELD_THROTTLED_POWER_BRAKE:
+        return read_throttling(call, reading, field);
     case FIELD_REMAPPED_CORRECTED ... FIELD_REMAP_FAILED:
         return read_remapping(call, info, field);
     case FIELD_LINK_REMOTE_ID:
@@ -179,8 +256,8 @@ static nvmlReturn_t read_field(struct nvml_call *call, const struct sim_gpu_read
     case FIELD_POWER_AVERAGE ... FIELD_POWER_LIMIT_CURRENT:
     case FIELD_POWER_LIMIT_REQUESTED:
         return read_power(call, reading, field);
-    case FIELD_RECOVERY_ACTION: /* none: a GPU that answers is healthy; a lost one does not get here */
-        set_u32(field, call, info->remap_pending != 0 ? 1 : 0);
+    case FIELD_RECOVERY_ACTION: /* a row to be remapped asks for a reset by itself; a lost GPU does not get here */
+        set_u32(field, call, info->recovery_action == 0 && info->remap_pending != 0 ? 1 : info->recovery_action);
         return NVML_SUCCESS;
     default:
         return field->field == 0 || field->field > FIELD_LAST ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;

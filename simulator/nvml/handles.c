@@ -91,10 +91,41 @@ static bool serial_is(const struct sim_gpu_info *info, const void *wanted)
     return info->serial[0] != 0 && strcmp(info->serial, wanted) == 0;
 }
 
+/* The MIG device of this UUID: "MIG-<uuid>", or as it was written before R470, "MIG-GPU-<uuid>/<gi>/<ci>". */
+static nvmlDevice_t instance_of_uuid(struct nvml_call *call, const char *uuid)
+{
+    for (unsigned index = 0; index < handle_count(); index++) {
+        const uint32_t gpu = (uint32_t)handle_row(handle_at(index)); /* of a handle of ours: not negative */
+        for (uint32_t row = 0; row < SIM_MAX_INSTANCES; row++) {
+            struct sim_mig_device device;
+            char old[96];
+            if (sim_mig_device(call->machine, gpu, row, &device) != SIM_OK)
+                continue;
+            snprintf(old, sizeof old, "MIG-%s/%u/%u", call->machine->gpu[gpu].info.uuid, device.gpu_instance_id, device.compute_instance_id);
+            if (strcasecmp(uuid, device.uuid) == 0 || strcasecmp(uuid, old) == 0)
+                return handle_of_instance(gpu, row);
+        }
+    }
+    return NULL;
+}
+
+static nvmlReturn_t handle_by_uuid(struct nvml_call *call, const char *uuid, nvmlDevice_t *out)
+{
+    if (uuid == NULL || out == NULL || strncasecmp(uuid, "MIG-", 4) != 0)
+        return handle_where(call, uuid_text_is, uuid, out);
+    if (call_serve_fault(call) != NVML_SUCCESS)
+        return call->result;
+    const nvmlDevice_t device = instance_of_uuid(call, uuid);
+    if (device == NULL)
+        return call_end(call, NVML_ERROR_NOT_FOUND);
+    *out = device;
+    return call_end(call, NVML_SUCCESS);
+}
+
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *out)
 {
     LOOKUP_CALL(call);
-    return handle_where(&call, uuid_text_is, uuid, out);
+    return handle_by_uuid(&call, uuid, out);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *out)
@@ -105,7 +136,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvml
     if (uuid->version != NVML_STRUCT_VERSION(nvmlUUID_t, 1) && uuid->version != 0)
         return call_end(&call, NVML_ERROR_ARGUMENT_VERSION_MISMATCH); /* 0: what nvidia-ml-py 13 sends */
     if (uuid->type == ASCII)
-        return handle_where(&call, uuid_text_is, uuid->value.text, out);
+        return handle_by_uuid(&call, uuid->value.text, out);
     REQUIRE(call, uuid->type == BINARY);
     return handle_where(&call, uuid_bytes_are, uuid->value.bytes, out);
 }

@@ -31,7 +31,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsign
 /* All errors happen in device memory. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned error, unsigned counter, unsigned location, uint64_t *count)
 {
-    DEVICE_CALL(call, device);
+    DEVICE_OR_INSTANCE_CALL(call, device, instance);
     READING(call, reading);
     const unsigned locations = 8, device_memory = 2;
     REQUIRE(call, location < locations);
@@ -52,6 +52,20 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, uns
 }
 
 #define AMPERE 7u /* from here on rows are remapped; before, pages were retired */
+
+/* All errors happen in device memory: SRAM has none. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_v1_t *out)
+{
+    DEVICE_CALL(call, device);
+    READING(call, reading);
+    REQUIRE(call, out != NULL);
+    if (reading.info.architecture < AMPERE || reading.info.ecc_supported == 0 || reading.info.ecc_mode == 0)
+        return call_end(&call, NVML_ERROR_NOT_SUPPORTED);
+    if (out->version != NVML_STRUCT_VERSION(nvmlEccSramErrorStatus_v1_t, 1))
+        return call_end(&call, NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+    *out = (nvmlEccSramErrorStatus_v1_t){.version = out->version, .threshold_exceeded = call_u32(&call, 0)};
+    return call_end(&call, NVML_SUCCESS);
+}
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed)
 {
@@ -93,28 +107,36 @@ static nvmlReturn_t check_retirement(struct nvml_call *call)
     return reading.info.architecture >= AMPERE || reading.info.ecc_supported == 0 ? call_end(call, NVML_ERROR_NOT_SUPPORTED) : NVML_SUCCESS;
 }
 
-/* No page is ever retired here. */
-static nvmlReturn_t give_no_pages(struct nvml_call *call, unsigned cause, unsigned *count)
+/* The machine knows how many pages are retired; addresses and times are made up, the same each time. */
+static nvmlReturn_t give_pages(struct nvml_call *call, unsigned cause, unsigned *count, uint64_t *addresses, uint64_t *times)
 {
     if (check_retirement(call) != NVML_SUCCESS)
         return call->result;
-    REQUIRE((*call), cause <= 1);
-    return give_u32(call, count, 0);
+    enum { SINGLE_BIT = 0, DOUBLE_BIT = 1 };
+    REQUIRE((*call), cause <= DOUBLE_BIT && count != NULL);
+    READING((*call), reading);
+    const unsigned pages = call_u32(call, cause == SINGLE_BIT ? reading.info.retired_single : reading.info.retired_double);
+    const bool fits = *count >= pages && (addresses != NULL || pages == 0);
+    const uint64_t page_bytes = 0x10000, first = cause == SINGLE_BIT ? 0x1000 : 0x8000;
+    for (unsigned page = 0; fits && page < pages; page++) {
+        addresses[page] = (first + page) * page_bytes;
+        if (times != NULL)
+            times[page] = call_time_us(call, 0) / 1000000;
+    }
+    *count = pages;
+    return call_end(call, fits ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, unsigned cause, unsigned *count, uint64_t *addresses)
 {
     DEVICE_CALL(call, device);
-    (void)addresses;
-    return give_no_pages(&call, cause, count);
+    return give_pages(&call, cause, count, addresses, NULL);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, unsigned cause, unsigned *count, uint64_t *addresses, uint64_t *times)
 {
     DEVICE_CALL(call, device);
-    (void)addresses;
-    (void)times;
-    return give_no_pages(&call, cause, count);
+    return give_pages(&call, cause, count, addresses, times);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigned *pending)
@@ -122,7 +144,37 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t dev
     DEVICE_CALL(call, device);
     if (check_retirement(&call) != NVML_SUCCESS)
         return call.result;
-    return give_u32(&call, pending, 0);
+    READING(call, reading);
+    return give_u32(&call, pending, reading.info.retire_pending);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetUnrepairableMemoryFlag_v1(nvmlDevice_t device, nvmlUnrepairableMemory_v1_t *out)
+{
+    DEVICE_CALL(call, device);
+    READING(call, reading);
+    REQUIRE(call, out != NULL);
+    if (reading.info.ecc_supported == 0)
+        return call_end(&call, NVML_ERROR_NOT_SUPPORTED);
+    if (out->version != NVML_STRUCT_VERSION(nvmlUnrepairableMemory_v1_t, 1))
+        return call_end(&call, NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+    return give_u32(&call, &out->unrepairable, reading.info.unrepairable);
+}
+
+/* Volatile or aggregate counters begin anew. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceClearEccErrorCounts(nvmlDevice_t device, unsigned counter)
+{
+    DEVICE_CALL(call, device);
+    struct sim_gpu_reading reading;
+    REQUIRE(call, counter <= COUNTER_AGGREGATE);
+    if (change_begin(&call, &reading) != NVML_SUCCESS)
+        return call.result;
+    if (check_ecc(&call, &reading.info, ERROR_CORRECTED, counter) != NVML_SUCCESS)
+        return call.result;
+    if (counter == COUNTER_VOLATILE)
+        reading.info.ecc_corrected_volatile = reading.info.ecc_uncorrected_volatile = 0;
+    else
+        reading.info.ecc_corrected_aggregate = reading.info.ecc_uncorrected_aggregate = 0;
+    return change_end(&call, &reading.info);
 }
 
 /* ---- fabric ---- */
@@ -145,6 +197,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpu
 static unsigned healthy_mask(const struct sim_gpu_info *info)
 {
     const unsigned no = 2, none = 1;
+    if (info->fabric_health != 0)
+        return info->fabric_health;
     return info->fabric_state == FABRIC_COMPLETED ? no | no << 2 | no << 4 | no << 6 | none << 8 : 0;
 }
 
@@ -162,7 +216,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGp
     out->state = call_u32(&call, reading.info.fabric_state);
     out->health_mask = healthy_mask(&reading.info);
     if (third) /* beyond the end of the second version */
-        out->health_summary = reading.info.fabric_state == FABRIC_COMPLETED ? 1 : 0;
+        out->health_summary = reading.info.fabric_state != FABRIC_COMPLETED ? 0 : reading.info.fabric_health == 0 ? 1 : 2;
     return call_end(&call, NVML_SUCCESS);
 }
 _Static_assert(offsetof(nvmlGpuFabricInfo_v3_t, health_summary) == sizeof(nvmlGpuFabricInfo_v2_t), "version 3 begins as version 2 does");

@@ -12,16 +12,16 @@ static nvmlReturn_t give_optional_text(struct nvml_call *call, char *out, unsign
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *out, unsigned room)
 {
-    DEVICE_CALL(call, device);
+    DEVICE_OR_INSTANCE_CALL(call, device, instance);
     READING(call, reading);
-    return give_text(&call, out, room, reading.info.name);
+    return give_text(&call, out, room, call.compute == SIM_NONE ? reading.info.name : instance.name);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *out, unsigned room)
 {
-    DEVICE_CALL(call, device);
+    DEVICE_OR_INSTANCE_CALL(call, device, instance);
     READING(call, reading);
-    return give_text(&call, out, room, reading.info.uuid);
+    return give_text(&call, out, room, call.compute == SIM_NONE ? reading.info.uuid : instance.uuid);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *out, unsigned room)
@@ -47,8 +47,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *ou
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index)
 {
-    DEVICE_CALL(call, device);
-    return give_u32(&call, index, handle_index(device));
+    DEVICE_OR_INSTANCE_CALL(call, device, instance);
+    return give_u32(&call, index, call.compute == SIM_NONE ? handle_index(device) : instance.compute);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor)
@@ -81,21 +81,21 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMultiGpuBoard(nvmlDevice_t device, unsigne
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, unsigned *brand)
 {
-    DEVICE_CALL(call, device);
+    DEVICE_OR_INSTANCE_CALL(call, device, instance);
     READING(call, reading);
     return give_u32(&call, brand, reading.info.brand);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, unsigned *architecture)
 {
-    DEVICE_CALL(call, device);
+    DEVICE_OR_INSTANCE_CALL(call, device, instance);
     READING(call, reading);
     return give_u32(&call, architecture, reading.info.architecture);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-    DEVICE_CALL(call, device);
+    DEVICE_OR_INSTANCE_CALL(call, device, instance);
     READING(call, reading);
     REQUIRE(call, major != NULL && minor != NULL);
     *major = (int)call_u32(&call, reading.info.cc_major); /* a digit or two */
@@ -125,11 +125,35 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetBusType(nvmlDevice_t device, unsigned *typ
 }
 
 /* Attributes of a slice of a GPU: a whole GPU has none. */
+static nvmlReturn_t give_attributes(struct nvml_call *call, const struct sim_mig_device *instance, nvmlDeviceAttributes_t *attributes)
+{
+    REQUIRE((*call), attributes != NULL);
+    if (call->compute == SIM_NONE)
+        return call_end(call, NVML_ERROR_NOT_SUPPORTED);
+    *attributes = (nvmlDeviceAttributes_t){
+        .multiprocessors = call_u32(call, instance->sm_count),
+        .copy_engines = instance->profile.copy_engines,
+        .decoders = instance->profile.decoders,
+        .encoders = instance->profile.encoders,
+        .jpeg = instance->profile.jpegs,
+        .optical_flow = instance->profile.optical_flows,
+        .gpu_slices = instance->gpu_slices,
+        .compute_slices = instance->compute_slices,
+        .memory_mib = instance->memory_bytes >> 20,
+    };
+    return call_end(call, NVML_SUCCESS);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
+{
+    DEVICE_OR_INSTANCE_CALL(call, device, instance);
+    return give_attributes(&call, &instance, attributes);
+}
+
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
 {
-    DEVICE_CALL(call, device);
-    REQUIRE(call, attributes != NULL);
-    return call_end(&call, NVML_ERROR_NOT_SUPPORTED);
+    DEVICE_OR_INSTANCE_CALL(call, device, instance);
+    return give_attributes(&call, &instance, attributes);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetAddressingMode(nvmlDevice_t device, nvmlDeviceAddressingMode_t *mode)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A handle is the address of one of these; the row in the machine is its place in the array. Static, so
  * that a handle kept over a shutdown is recognised and not followed into freed memory. */
@@ -12,12 +13,15 @@ struct nvmlDevice_st {
     unsigned char place;
 };
 static struct nvmlDevice_st device_rows[SIM_MAX_GPUS];
+static struct nvmlDevice_st instance_rows[SIM_MAX_GPUS][SIM_MAX_INSTANCES]; /* of compute instances, likewise */
 
 static struct {
     pthread_mutex_t lock;
     unsigned initialised; /* nvmlInit less nvmlShutdown */
     unsigned calls;       /* functions running now: the mapping stays until they have left */
     struct sim_machine *machine;
+    uint64_t fits_origin;     /* the machine, by its beginning, and its count of driver changes when this */
+    uint32_t fits_driver;     /* library first met it: another count, and library and driver no longer fit */
     unsigned gpu_count;
     uint32_t row_at[SIM_MAX_GPUS];   /* by index */
     int32_t index_of[SIM_MAX_GPUS];  /* by row; -1: not enumerated */
@@ -37,6 +41,11 @@ nvmlReturn_t call_serve_fault(struct nvml_call *call)
     }
 }
 
+static bool driver_fits(const struct sim_machine *machine)
+{
+    return __atomic_load_n(&machine->driver_changes, __ATOMIC_ACQUIRE) == library.fits_driver; /* pairs with the change */
+}
+
 nvmlReturn_t call_enter_lookup(struct nvml_call *call)
 {
     pthread_mutex_lock(&library.lock);
@@ -46,7 +55,9 @@ nvmlReturn_t call_enter_lookup(struct nvml_call *call)
         call->machine = library.machine;
     }
     pthread_mutex_unlock(&library.lock);
-    return call_end(call, call->entered ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED);
+    if (!call->entered)
+        return call_end(call, NVML_ERROR_UNINITIALIZED);
+    return call_end(call, driver_fits(call->machine) ? NVML_SUCCESS : NVML_ERROR_LIB_RM_VERSION_MISMATCH);
 }
 
 nvmlReturn_t call_enter(struct nvml_call *call)
@@ -56,13 +67,8 @@ nvmlReturn_t call_enter(struct nvml_call *call)
     return call_serve_fault(call);
 }
 
-nvmlReturn_t call_enter_device(struct nvml_call *call, nvmlDevice_t device)
+static nvmlReturn_t enter_row(struct nvml_call *call)
 {
-    if (call_enter_lookup(call) != NVML_SUCCESS)
-        return call->result;
-    call->gpu = handle_row(device);
-    if (call->gpu < 0)
-        return call_end(call, NVML_ERROR_INVALID_ARGUMENT);
     if (call_serve_fault(call) != NVML_SUCCESS)
         return call->result;
     const struct sim_gpu *gpu = &call->machine->gpu[call->gpu];
@@ -70,6 +76,34 @@ nvmlReturn_t call_enter_device(struct nvml_call *call, nvmlDevice_t device)
     /* relaxed: either answer is right for a GPU that is being lost now */
     if (__atomic_load_n(&gpu->lost, __ATOMIC_RELAXED) != 0 || __atomic_load_n(&gpu->vanished, __ATOMIC_RELAXED) != 0)
         return call_end(call, NVML_ERROR_GPU_IS_LOST);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t call_enter_device(struct nvml_call *call, nvmlDevice_t device)
+{
+    uint32_t parent = 0;
+    if (call_enter_lookup(call) != NVML_SUCCESS)
+        return call->result;
+    call->gpu = handle_row(device);
+    if (call->gpu >= 0)
+        return enter_row(call);
+    return call_end(call, handle_instance(device, &parent) != SIM_NONE ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT);
+}
+
+nvmlReturn_t call_enter_instance(struct nvml_call *call, nvmlDevice_t device, struct sim_mig_device *instance)
+{
+    uint32_t parent = 0;
+    *instance = (struct sim_mig_device){.compute = SIM_NONE};
+    if (call_enter_lookup(call) != NVML_SUCCESS)
+        return call->result;
+    call->compute = handle_instance(device, &parent);
+    call->gpu = call->compute == SIM_NONE ? handle_row(device) : (int32_t)parent; /* at most 15 */
+    if (call->gpu < 0)
+        return call_end(call, NVML_ERROR_INVALID_ARGUMENT);
+    if (enter_row(call) != NVML_SUCCESS || call->compute == SIM_NONE)
+        return call->result;
+    if (sim_mig_device(call->machine, parent, call->compute, instance) != SIM_OK) /* destroyed since */
+        return call_end(call, NVML_ERROR_INVALID_ARGUMENT);
     return NVML_SUCCESS;
 }
 
@@ -108,14 +142,11 @@ nvmlReturn_t call_read(struct nvml_call *call, struct sim_gpu_reading *reading)
 
 static void enumerate(void)
 {
-    library.gpu_count = 0;
-    for (uint32_t row = 0; row < SIM_MAX_GPUS; row++) {
+    library.gpu_count = sim_enumerate(library.machine, library.row_at);
+    for (uint32_t row = 0; row < SIM_MAX_GPUS; row++)
         library.index_of[row] = -1;
-        if (row >= library.machine->gpu_count || library.machine->gpu[row].vanished != 0)
-            continue;
-        library.index_of[row] = (int32_t)library.gpu_count; /* at most 16 */
-        library.row_at[library.gpu_count++] = row;
-    }
+    for (uint32_t index = 0; index < library.gpu_count; index++)
+        library.index_of[library.row_at[index]] = (int32_t)index; /* at most 15 */
 }
 
 static nvmlReturn_t initialise(const char *name)
@@ -130,8 +161,11 @@ static nvmlReturn_t initialise(const char *name)
             library.machine = NULL;
             result = NVML_ERROR_DRIVER_NOT_LOADED;
         } else {
-            sim_machine_advance(library.machine);
             enumerate();
+            if (library.fits_origin != library.machine->clock_origin_ns) {
+                library.fits_origin = library.machine->clock_origin_ns;
+                library.fits_driver = library.machine->driver_changes;
+            }
         }
     }
     if (result == NVML_SUCCESS)
@@ -140,7 +174,7 @@ static nvmlReturn_t initialise(const char *name)
     if (result != NVML_SUCCESS)
         return result;
 
-    struct nvml_call call = {.name = name, .gpu = -1};
+    struct nvml_call call = {.name = name, .gpu = -1, .compute = SIM_NONE};
     result = call_enter(&call); /* faults on initialisation */
     call_leave(&call);
     if (result != NVML_SUCCESS) {
@@ -209,9 +243,61 @@ int32_t handle_row(nvmlDevice_t device)
     return -1;
 }
 
+nvmlDevice_t handle_of_instance(uint32_t gpu, uint32_t compute)
+{
+    return &instance_rows[gpu][compute];
+}
+
+uint32_t handle_instance(nvmlDevice_t device, uint32_t *gpu)
+{
+    for (uint32_t row = 0; row < SIM_MAX_GPUS; row++)
+        for (uint32_t compute = 0; library.index_of[row] >= 0 && compute < SIM_MAX_INSTANCES; compute++)
+            if (device == &instance_rows[row][compute]) {
+                *gpu = row;
+                return compute;
+            }
+    return SIM_NONE;
+}
+
 unsigned handle_index(nvmlDevice_t device)
 {
     return (unsigned)library.index_of[handle_row(device)]; /* not negative for a handle of ours */
+}
+
+/* ---- changes ---- */
+
+nvmlReturn_t change_begin(struct nvml_call *call, struct sim_gpu_reading *reading)
+{
+    if (geteuid() != 0)
+        return call_end(call, NVML_ERROR_NO_PERMISSION);
+    return call_read(call, reading);
+}
+
+nvmlReturn_t change_end(struct nvml_call *call, const struct sim_gpu_info *info)
+{
+    const int status = sim_gpu_set_info(call->machine, (uint32_t)call->gpu, info); /* a row: checked on entry */
+    return call_end(call, status == SIM_OK ? NVML_SUCCESS : NVML_ERROR_UNKNOWN);
+}
+
+nvmlReturn_t call_end_status(struct nvml_call *call, int status)
+{
+    switch (status) {
+    case SIM_OK:
+        return call_end(call, NVML_SUCCESS);
+    case SIM_IN_USE:
+        return call_end(call, NVML_ERROR_IN_USE);
+    case SIM_NO_PLACE:
+        return call_end(call, NVML_ERROR_INSUFFICIENT_RESOURCES);
+    case SIM_NOT_SUPPORTED:
+        return call_end(call, NVML_ERROR_NOT_SUPPORTED);
+    case SIM_GPU_GONE:
+        return call_end(call, NVML_ERROR_GPU_IS_LOST);
+    case SIM_NOT_FOUND:
+    case SIM_BAD_DESCRIPTION:
+        return call_end(call, NVML_ERROR_INVALID_ARGUMENT);
+    default:
+        return call_end(call, NVML_ERROR_UNKNOWN);
+    }
 }
 
 /* ---- values ---- */

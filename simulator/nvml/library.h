@@ -14,12 +14,12 @@
 #include "nvml_abi.h"
 
 #define NVML_EXPORT __attribute__((visibility("default")))
-#define NVML_NO_INSTANCE UINT32_MAX /* gpu and compute instance ids where there is no MIG */
 
 struct nvml_call {
     const char *name; /* the exported symbol */
     struct sim_machine *machine;
     int32_t gpu;      /* row in the machine; -1: the call is about no GPU */
+    uint32_t compute; /* row of the compute instance that the handle is of; SIM_NONE: the whole GPU */
     struct sim_fault_hit fault;
     nvmlReturn_t result;
     bool entered;
@@ -31,6 +31,8 @@ nvmlReturn_t call_enter_lookup(struct nvml_call *call);
 /* Serves the fault that is set on this call, if any; other than SUCCESS ends the call. */
 nvmlReturn_t call_serve_fault(struct nvml_call *call);
 nvmlReturn_t call_enter_device(struct nvml_call *call, nvmlDevice_t device);
+/* Likewise for what can be asked about MIG devices too: call->compute says which, and *instance is filled then. */
+nvmlReturn_t call_enter_instance(struct nvml_call *call, nvmlDevice_t device, struct sim_mig_device *instance);
 void call_leave(struct nvml_call *call);
 static inline nvmlReturn_t call_end(struct nvml_call *call, nvmlReturn_t result)
 {
@@ -38,7 +40,7 @@ static inline nvmlReturn_t call_end(struct nvml_call *call, nvmlReturn_t result)
 }
 
 /* cleanup: the call is counted out and traced on every way out of the function */
-#define CALL_FRAME(call) struct nvml_call call __attribute__((cleanup(call_leave))) = {.name = __func__, .gpu = -1}
+#define CALL_FRAME(call) struct nvml_call call __attribute__((cleanup(call_leave))) = {.name = __func__, .gpu = -1, .compute = SIM_NONE}
 #define SYSTEM_CALL(call) \
     CALL_FRAME(call);     \
     if (call_enter(&call) != NVML_SUCCESS) \
@@ -50,6 +52,12 @@ static inline nvmlReturn_t call_end(struct nvml_call *call, nvmlReturn_t result)
 #define DEVICE_CALL(call, device) \
     CALL_FRAME(call);             \
     if (call_enter_device(&call, device) != NVML_SUCCESS) \
+    return call.result
+/* For functions that take MIG devices as well: `instance.compute` is SIM_NONE for a whole GPU. */
+#define DEVICE_OR_INSTANCE_CALL(call, device, instance) \
+    CALL_FRAME(call);                                   \
+    struct sim_mig_device instance;                     \
+    if (call_enter_instance(&call, device, &instance) != NVML_SUCCESS) \
     return call.result
 #define REQUIRE(call, condition) \
     if (!(condition))            \
@@ -79,7 +87,10 @@ nvmlReturn_t give_text(struct nvml_call *call, char *out, unsigned room, const c
 unsigned handle_count(void);
 nvmlDevice_t handle_of_row(uint32_t gpu);    /* NULL: not enumerated */
 nvmlDevice_t handle_at(unsigned index);      /* NULL: out of range */
-int32_t handle_row(nvmlDevice_t device);     /* -1: not a handle of ours */
+int32_t handle_row(nvmlDevice_t device);     /* -1: not a handle of a whole GPU of ours */
+/* Handles of MIG devices: by GPU and row of the compute instance; the reverse gives SIM_NONE where it is none. */
+nvmlDevice_t handle_of_instance(uint32_t gpu, uint32_t compute);
+uint32_t handle_instance(nvmlDevice_t device, uint32_t *gpu);
 unsigned handle_index(nvmlDevice_t device);
 
 /* The processes that hold something on a GPU (SIM_NONE: all processes) and that the caller may see, in
@@ -93,6 +104,12 @@ uint64_t call_time_ns(const struct nvml_call *call, uint64_t time_us);
 
 /* "00000000:3B:00.0", with as many digits of the domain as asked for: NVML writes 8, older callers know 4. */
 void bus_id_text(char *out, size_t room, int domain_digits, const struct sim_gpu_info *info);
+
+/* What setting something begins and ends with: root, then a reading to be changed and written back. */
+nvmlReturn_t change_begin(struct nvml_call *call, struct sim_gpu_reading *reading);
+nvmlReturn_t change_end(struct nvml_call *call, const struct sim_gpu_info *info);
+/* What the core's answers to requests about instances are to callers. */
+nvmlReturn_t call_end_status(struct nvml_call *call, int status);
 
 /* Event sets left over at the last shutdown. */
 void events_forget_all(void);

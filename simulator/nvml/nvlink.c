@@ -56,6 +56,42 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device
     return give_u32(&call, type, link->remote_type);
 }
 
+/* Up to Ampere; newer models have field values instead. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned number, unsigned counter, uint64_t *count)
+{
+    DEVICE_CALL(call, device);
+    LINK(call, number);
+    enum { ERROR_REPLAY = 0, ERROR_RECOVERY = 1, ERROR_CRC_FLIT = 2, ERROR_CRC_DATA = 3, ERRORS = 5 };
+    const unsigned hopper = 9;
+    REQUIRE(call, counter < ERRORS);
+    if (reading.info.architecture >= hopper)
+        return call_end(&call, NVML_ERROR_NOT_SUPPORTED);
+    switch (counter) {
+    case ERROR_REPLAY:
+        return give_u64(&call, count, link->replay_errors);
+    case ERROR_RECOVERY:
+        return give_u64(&call, count, link->recovery_errors);
+    case ERROR_CRC_FLIT:
+        return give_u64(&call, count, link->crc_errors);
+    case ERROR_CRC_DATA:
+        return give_u64(&call, count, 0);
+    default:
+        return call_end(&call, NVML_ERROR_NOT_SUPPORTED);
+    }
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceResetNvLinkErrorCounters(nvmlDevice_t device, unsigned number)
+{
+    DEVICE_CALL(call, device);
+    LINK(call, number);
+    if (change_begin(&call, &reading) != NVML_SUCCESS)
+        return call.result;
+    struct sim_link *changed = &reading.info.links[number];
+    changed->replay_errors = changed->recovery_errors = changed->crc_errors = 0;
+    (void)link;
+    return change_end(&call, &reading.info);
+}
+
 static nvmlReturn_t give_remote(struct nvml_call *call, unsigned number, nvmlPciInfo_t *out)
 {
     LINK((*call), number);

@@ -195,6 +195,98 @@ typedef struct {
 } nvmlGpuFabricInfo_v3_t;
 NVML_SIZE_IS(nvmlGpuFabricInfo_v3_t, 40);
 
+/* ---- MIG ---- */
+
+typedef struct nvmlGpuInstance_st *nvmlGpuInstance_t;         /* rows of gpu_instance.c */
+typedef struct nvmlComputeInstance_st *nvmlComputeInstance_t; /* rows of compute_instance.c */
+
+typedef struct { unsigned start, size; } nvmlPlacement_t; /* of GPU and compute instances alike */
+NVML_SIZE_IS(nvmlPlacement_t, 8);
+
+typedef struct {
+    unsigned id, peers, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpeg, optical_flow;
+    uint64_t memory_mib;
+} nvmlGpuInstanceProfileInfo_t;
+NVML_SIZE_IS(nvmlGpuInstanceProfileInfo_t, 48);
+
+typedef struct {
+    unsigned version, id, peers, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpeg, optical_flow;
+    uint64_t memory_mib;
+    char name[96];
+} nvmlGpuInstanceProfileInfo_v2_t;
+NVML_SIZE_IS(nvmlGpuInstanceProfileInfo_v2_t, 152);
+
+/* Without the word for peers, with one of capabilities at the end. */
+typedef struct {
+    unsigned version, id, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpeg, optical_flow;
+    uint64_t memory_mib;
+    char name[96];
+    unsigned capabilities;
+} nvmlGpuInstanceProfileInfo_v3_t;
+NVML_SIZE_IS(nvmlGpuInstanceProfileInfo_v3_t, 152);
+
+typedef struct { nvmlDevice_t device; unsigned id, profile; nvmlPlacement_t placement; } nvmlGpuInstanceInfo_t;
+NVML_SIZE_IS(nvmlGpuInstanceInfo_t, 24);
+
+typedef struct { unsigned id, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpeg, optical_flow; } nvmlComputeInstanceProfileInfo_t;
+NVML_SIZE_IS(nvmlComputeInstanceProfileInfo_t, 36);
+
+typedef struct {
+    unsigned version, id, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpeg, optical_flow;
+    char name[96];
+} nvmlComputeInstanceProfileInfo_v2_t;
+NVML_SIZE_IS(nvmlComputeInstanceProfileInfo_v2_t, 136);
+
+typedef struct {
+    unsigned version, id, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpeg, optical_flow;
+    char name[96];
+    unsigned capabilities;
+} nvmlComputeInstanceProfileInfo_v3_t;
+NVML_SIZE_IS(nvmlComputeInstanceProfileInfo_v3_t, 140);
+
+typedef struct { nvmlDevice_t device; nvmlGpuInstance_t instance; unsigned id, profile; } nvmlComputeInstanceInfo_v1_t;
+NVML_SIZE_IS(nvmlComputeInstanceInfo_v1_t, 24);
+
+typedef struct { nvmlDevice_t device; nvmlGpuInstance_t instance; unsigned id, profile; nvmlPlacement_t placement; } nvmlComputeInstanceInfo_t; /* _v2 */
+NVML_SIZE_IS(nvmlComputeInstanceInfo_t, 32);
+
+/* ---- GPM ---- */
+
+typedef struct nvmlGpmSample_st *nvmlGpmSample_t; /* see gpm.c */
+typedef struct {
+    unsigned metric;
+    nvmlReturn_t result;
+    double value;
+    const char *short_name, *long_name, *unit;
+} nvmlGpmMetric_t;
+NVML_SIZE_IS(nvmlGpmMetric_t, 40);
+typedef struct {
+    unsigned version, count;
+    nvmlGpmSample_t first, second;
+    nvmlGpmMetric_t metrics[]; /* as many as the caller's header has; `count` of them are asked for */
+} nvmlGpmMetricsGet_t;
+NVML_SIZE_IS(nvmlGpmMetricsGet_t, 24);
+
+typedef struct {
+    unsigned gpu, memory;
+    uint64_t peak_bytes, time_ms, start_us;
+    unsigned running, reserved[5];
+} nvmlAccountingStats_t;
+NVML_SIZE_IS(nvmlAccountingStats_t, 56);
+
+typedef struct { uint64_t reference_us, violation_ns; } nvmlViolationTime_t;
+NVML_SIZE_IS(nvmlViolationTime_t, 16);
+
+typedef struct {
+    unsigned version;
+    uint64_t aggregate_parity, aggregate_secded, aggregate_corrected, volatile_parity, volatile_secded, volatile_corrected;
+    uint64_t aggregate_l2, aggregate_sm, aggregate_pcie, aggregate_microcontroller, aggregate_other;
+    unsigned threshold_exceeded;
+} nvmlEccSramErrorStatus_v1_t;
+NVML_SIZE_IS(nvmlEccSramErrorStatus_v1_t, 104);
+
+typedef struct { unsigned version, unrepairable; } nvmlUnrepairableMemory_v1_t;
+
 typedef struct { unsigned max, high, partial, low, none; } nvmlRowRemapperHistogramValues_t;
 NVML_SIZE_IS(nvmlRowRemapperHistogramValues_t, 20);
 

@@ -61,5 +61,18 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPcieLinkMaxSpeed(nvmlDevice_t device, unsi
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPcieReplayCounter(nvmlDevice_t device, unsigned *replays)
 {
     DEVICE_CALL(call, device);
-    return give_u32(&call, replays, 0);
+    READING(call, reading);
+    return give_u32(&call, replays, reading.info.pcie_replays);
+}
+
+/* KB a second in the last full window; the real library measures for 20 ms while the caller waits. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsigned counter, unsigned *throughput)
+{
+    DEVICE_CALL(call, device);
+    READING(call, reading);
+    enum { TRANSMITTED = 0, RECEIVED = 1 };
+    REQUIRE(call, counter <= RECEIVED);
+    const uint64_t bytes = reading.window_engine_bytes[counter == TRANSMITTED ? SIM_ENGINE_D2H : SIM_ENGINE_H2D];
+    const uint64_t rate = bytes * 1000000 / call.machine->system.window_ns; /* bytes a millisecond are KB a second */
+    return give_u32(&call, throughput, rate > UINT32_MAX ? UINT32_MAX : (uint32_t)rate);
 }

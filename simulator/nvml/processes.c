@@ -26,8 +26,8 @@ static void write_v2(struct nvml_call *call, void *array, unsigned at, const str
     nvmlProcessInfo_v2_t *entry = (nvmlProcessInfo_v2_t *)array + at;
     entry->pid = (unsigned)process->pid; /* positive */
     entry->used_bytes = call_further_u64(call, process->usage.bytes);
-    entry->gpu_instance = NVML_NO_INSTANCE;
-    entry->compute_instance = NVML_NO_INSTANCE;
+    entry->gpu_instance = process->gpu_instance_id; /* SIM_NONE is what NVML says where there is no instance */
+    entry->compute_instance = process->compute_instance_id;
 }
 
 static void write_detail(struct nvml_call *call, void *array, unsigned at, const struct sim_process_reading *process)
@@ -35,8 +35,8 @@ static void write_detail(struct nvml_call *call, void *array, unsigned at, const
     nvmlProcessDetail_v1_t *entry = (nvmlProcessDetail_v1_t *)array + at;
     entry->pid = (unsigned)process->pid; /* positive */
     entry->used_bytes = call_further_u64(call, process->usage.bytes);
-    entry->gpu_instance = NVML_NO_INSTANCE;
-    entry->compute_instance = NVML_NO_INSTANCE;
+    entry->gpu_instance = process->gpu_instance_id; /* SIM_NONE is what NVML says where there is no instance */
+    entry->compute_instance = process->compute_instance_id;
     entry->used_protected_bytes = 0;
 }
 
@@ -56,6 +56,8 @@ static nvmlReturn_t give_list(struct nvml_call *call, enum list_kind kind, unsig
         return call->result;
     unsigned found = 0;
     for (uint32_t at = 0; listed && at < total; at++) {
+        if (call->compute != SIM_NONE && processes[at].compute != call->compute)
+            continue;
         if (found < *count)
             write(call, array, found, &processes[at]);
         found++;
@@ -69,7 +71,7 @@ static nvmlReturn_t give_list(struct nvml_call *call, enum list_kind kind, unsig
 #define PROCESS_LIST(name, kind, entry, write)                                              \
     NVML_EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned *count, entry *array)       \
     {                                                                                       \
-        DEVICE_CALL(call, device);                                                          \
+        DEVICE_OR_INSTANCE_CALL(call, device, instance);                                    \
         return give_list(&call, kind, count, array, write);                                 \
     }
 PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses, LIST_COMPUTE, nvmlProcessInfo_v1_t, write_v1)

@@ -95,6 +95,13 @@ NVML_EXPORT nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned *count)
     return give_u32(&call, count, 0);
 }
 
+/* As it was called up to R450. */
+NVML_EXPORT nvmlReturn_t nvmlGetBlacklistDeviceCount(unsigned *count)
+{
+    SYSTEM_CALL(call);
+    return give_u32(&call, count, 0);
+}
+
 /* S-class chassis units: no machine has had one for a decade. */
 NVML_EXPORT nvmlReturn_t nvmlUnitGetCount(unsigned *count)
 {

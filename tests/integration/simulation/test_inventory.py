@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
+import pytest
+
 from hypervisor.simulation.environment import library_folder
 
 INVENTORY = """
@@ -132,8 +134,15 @@ def test_a_passively_cooled_card_has_no_fan(simulate) -> None:
     """) == [0, 3]
 
 
+NEWEST = """\
+version: 1
+driver: {version: "615.10", cuda: 13040}
+gpus: [{count: 1, profile: h100-sxm-80gb}]
+"""
+
+
 def test_every_name_that_nvidia_ml_py_asks_for_is_there(simulate) -> None:
-    missing = simulate("t4").ask("""
+    missing = simulate(NEWEST).ask("""
         import pathlib, re
         names = set(re.findall(r'_nvmlGetFunctionPointer\\("(\\w+)"', pathlib.Path(n.__file__).read_text()))
         library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -141,6 +150,31 @@ def test_every_name_that_nvidia_ml_py_asks_for_is_there(simulate) -> None:
         tell(sorted(name for name in names if not hasattr(library, name)))
     """)
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "absent", "there"),
+    [
+        ("535.104.05", "nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetMemoryInfo_v2"),
+        ("550.90.07", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetProcessesUtilizationInfo"),
+        ("570.86", "nvmlDeviceGetAddressingMode", "nvmlDeviceGetProcessesUtilizationInfo"),
+        ("580.65.06", "nvmlDeviceGetUnrepairableMemoryFlag_v1", "nvmlDeviceGetAddressingMode"),
+        ("470.82.01", "nvmlDeviceGetProcessesUtilizationInfo", "nvmlInit_v2"),
+        ("590.44.01", "nvmlDeviceNeverHeardOf", "nvmlDeviceGetUnrepairableMemoryFlag_v1"),
+    ],
+)
+def test_an_older_driver_lacks_what_came_later(simulate, driver: str, absent: str, there: str) -> None:
+    """Names that are not there are FUNCTION_NOT_FOUND to nvidia-ml-py, one by one."""
+    told = simulate(NEWEST.replace("615.10", driver)).ask(f"""
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        n.nvmlInit()
+        try:
+            n._nvmlGetFunctionPointer("{absent}")
+        except n.NVMLError as error:
+            names = [hasattr(library, "{absent}"), hasattr(library, "{there}")]
+            tell([*names, error.value, n.nvmlSystemGetDriverVersion()])
+    """)
+    assert told == [False, True, 13, driver]
 
 
 def test_the_library_exports_nothing_else() -> None:
@@ -177,7 +211,7 @@ def test_every_plain_reading_gives_a_value_or_a_code(simulate) -> None:
                 odd.append([name, repr(error)])
         tell([given, refused, odd])
     """
-    given, refused, odd = simulate("h100-sxm-80gb").ask(program)
+    given, refused, odd = simulate(NEWEST).ask(program)
     assert odd == []
     assert {
         "nvmlDeviceGetName",
