@@ -42,9 +42,10 @@ class LivenessWheel:
 
     def heard(self, node: NodeRecord) -> None:
         """Something came from the node."""
-        node.last_seen_at = self._monotonic()
+        now = self._monotonic()
+        silent, node.last_seen_at = now - node.last_seen_at, now
         if node.liveness != cluster_pb2.LIVENESS_FRESH:
-            self._registry.set_liveness(node, cluster_pb2.LIVENESS_FRESH)
+            self._registry.set_liveness(node, cluster_pb2.LIVENESS_FRESH, silent_seconds=silent)
             self.watch(node)
 
     def step(self) -> None:
@@ -70,7 +71,7 @@ class LivenessWheel:
         stage = derive.liveness(silent, late_after=self._late_after, lost_after=self._lost_after)
         if stage > node.liveness:
             # Only hearing of a node makes it fresher.
-            self._registry.set_liveness(node, stage)
+            self._registry.set_liveness(node, stage, silent_seconds=silent)
         if stage == cluster_pb2.LIVENESS_FRESH:
             self._place(node, node.last_seen_at + self._late_after)
         elif stage == cluster_pb2.LIVENESS_LATE:

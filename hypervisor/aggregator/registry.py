@@ -15,6 +15,7 @@ import structlog
 
 from hypervisor.aggregator import derive
 from hypervisor.aggregator.facts import node_facts
+from hypervisor.aggregator.recorder import Record
 from hypervisor.aggregator.records import GpuObject, NodeRecord, Position, gpu_object
 from hypervisor.aggregator.reports import ReportedGpu, reported_gpus
 from hypervisor.v1 import cluster_pb2, node_pb2, types_pb2
@@ -48,6 +49,7 @@ class Registry:
         version: int,
         resumable: tuple[int, int],
         tombstone_limit: int,
+        record: Record,
         monotonic: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
@@ -62,6 +64,7 @@ class Registry:
         self._first_version = version
         self._tombstone_limit = tombstone_limit
         self._tombstones_from = resumable[0]
+        self._record = record
         self._monotonic = monotonic
         self._wall = wall
         # Last stored event of every node that ever reported, also of those that were forgotten.
@@ -170,10 +173,29 @@ class Registry:
         self._drop_missing(node, [*missing, *(name for name in removed if name in node.gpus)])
         node.held = held
 
-    def set_liveness(self, node: NodeRecord, liveness: cluster_pb2.Liveness) -> None:
-        """The node was heard of again, or not: its objects stay as they are and say so."""
+    def set_liveness(self, node: NodeRecord, liveness: cluster_pb2.Liveness, *, silent_seconds: float) -> None:
+        """The node was heard of again, after so long, or not: its objects stay as they are and say so."""
         if node.liveness == liveness:
             return
+        silent = f"{silent_seconds:.0f}"
+        if liveness == cluster_pb2.LIVENESS_LOST:
+            message = f"not heard of for {silent} s; its {len(node.gpus)} GPUs stay as they were and take no work"
+            self._record(
+                node,
+                "NodeLost",
+                "Node",
+                node.name,
+                node.uid,
+                message,
+                warning=True,
+                silent_seconds=silent,
+                gpus=str(len(node.gpus)),
+            )
+        elif node.liveness == cluster_pb2.LIVENESS_LOST:
+            message = f"heard of again after {silent} s"
+            self._record(
+                node, "NodeReturned", "Node", node.name, node.uid, message, warning=False, silent_seconds=silent
+            )
         log.info(
             "node liveness changed",
             node=node.name,
@@ -242,6 +264,17 @@ class Registry:
         if old is not None and old.node is not node and not self._may_take(old, node):
             if new.name not in node.contested:
                 log.warning("two nodes report the same GPU", gpu=new.name, holder=old.node.name, refused=node.name)
+                message = f"node {old.node.name} reports this GPU as well and keeps it until it lets go"
+                self._record(
+                    node,
+                    "GPUContested",
+                    "GPU",
+                    reported.message.uuid,
+                    reported.message.uuid,
+                    message,
+                    warning=True,
+                    holder=old.node.name,
+                )
                 node.contested.add(new.name)
             return
         node.contested.discard(new.name)
@@ -263,6 +296,10 @@ class Registry:
                 self._remove_gpu(name)
             elif gpu.missing_since is None:
                 log.warning("a GPU is missing while something runs on it", gpu=name, node=node.name)
+                users = ", ".join(sorted(each for each, names in node.allocations.items() if name in names))
+                message = f"no longer reported by its node while {users} is on it; its capacity is not counted"
+                uuid = types_pb2.Gpu.FromString(gpu.latest).uuid
+                self._record(node, "GPUMissing", "GPU", uuid, uuid, message, warning=True, allocations=users)
                 missing_since = self._wall()
                 self._put_gpu(
                     gpu.replaced(

@@ -23,6 +23,7 @@ from hypervisor.aggregator.listeners import Listeners
 from hypervisor.aggregator.liveness import LivenessWheel
 from hypervisor.aggregator.lock import locked
 from hypervisor.aggregator.metrics import Figures, MetricsPage
+from hypervisor.aggregator.recorder import Recorder
 from hypervisor.aggregator.registry import Registry
 from hypervisor.aggregator.report_service import SERVICE as REPORT_SERVICE
 from hypervisor.aggregator.report_service import ReportService
@@ -57,15 +58,17 @@ class Aggregator:
 
     def __init__(self, settings: AggregatorSettings, store: SqliteStore, stored: Stored) -> None:
         self._settings = settings
+        self._events = EventLog(last_number=stored.last_event)
+        recorder = Recorder(self._events.add, store_id=stored.store_id, start=stored.start, wall=time.time)
         self.registry = Registry(
             store_id=stored.store_id,
             version=stored.version,
             resumable=stored.resumable,
             tombstone_limit=settings.tombstone_count,
+            record=recorder.record,
             monotonic=time.monotonic,
             wall=time.time,
         )
-        self._events = EventLog(last_number=stored.last_event)
         self._writer = Writer(store, self.registry, self._events, settings, monotonic=time.monotonic, wall=time.time)
         self._liveness = LivenessWheel(
             self.registry,

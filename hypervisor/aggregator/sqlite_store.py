@@ -69,6 +69,7 @@ class SqliteStore:
         with self._guard("can't read"):
             meta = dict(self._writer.execute("SELECT key, value FROM meta"))
             store_id = meta.get("store_id") or uuid.uuid4().hex
+            start = int(meta.get("starts", 0)) + 1
             durable = int(meta.get("version", 0))
             reserved = int(meta.get("reserved_version", 0))
             last_event = int(self._writer.execute("SELECT coalesce(max(number), 0) FROM events").fetchone()[0])
@@ -85,9 +86,11 @@ class SqliteStore:
             version = max(durable, reserved)
             with self._transaction():
                 self._put_meta("store_id", store_id)
+                self._put_meta("starts", start)
                 self._reserve(version)
         return Stored(
             store_id=store_id,
+            start=start,
             version=version,
             resumable=(int(meta.get("tombstones_from", 0)), durable),
             nodes=nodes,

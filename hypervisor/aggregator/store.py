@@ -100,10 +100,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What a start finds. resumable: versions from which a watch can be continued, first and last; version: the first
-    one that was surely never given out. event_positions: the last stored (epoch, sequence) of each node."""
+    """What a start finds.
+
+    start: how many there have been, this one included. version: the first one that was surely never given out.
+    resumable: versions from which a watch can be continued, first and last. event_positions: the last stored
+    (epoch, sequence) of each node.
+    """
 
     store_id: str
+    start: int
     version: int
     resumable: tuple[int, int]
     nodes: Sequence[NodeRow]

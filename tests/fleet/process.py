@@ -138,13 +138,17 @@ def all_gpus(stub: cluster_pb2_grpc.ClusterServiceStub, size: int = 0) -> dict[s
 
 
 def all_events(stub: cluster_pb2_grpc.ClusterServiceStub) -> list[tuple[str, int, int]]:
-    """(node UID, epoch, sequence) of every event, in order of arrival."""
+    """(node UID, epoch, sequence) of every event of the tests' nodes, in order of arrival."""
     found: list[tuple[str, int, int]] = []
     request = cluster_pb2.ClusterListEventsRequest()
     request.page.size = 1000
     while True:
         response = stub.ListEvents(request, timeout=10)
-        found += [(event.node_uid, event.epoch, event.sequence) for event in response.events]
+        found += [
+            (event.node_uid, event.epoch, event.sequence)
+            for event in response.events
+            if event.node_uid.startswith("uid-")
+        ]
         if not response.next_page_token:
             return found
         request.page.token = response.next_page_token

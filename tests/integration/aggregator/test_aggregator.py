@@ -208,6 +208,13 @@ def test_silence_makes_a_node_late_then_lost_and_deletes_nothing(tmp_path: Path)
             assert not cluster.ListGpus(request).gpus
             stream.send(report_pb2.ReportRequest(heartbeat=report_pb2.ReportHeartbeat(revision=R(1, 1))))
             wait_until(lambda: stage() == cluster_pb2.LIVENESS_FRESH, "fresh again")
+            about = types_pb2.ObjectReference(kind="Node", name="a")
+
+            def told() -> list[str]:
+                listed = cluster.ListEvents(cluster_pb2.ClusterListEventsRequest(regarding=about)).events
+                return [event.reason for event in listed]
+
+            wait_until(lambda: told()[:2] == ["NodeLost", "NodeReturned"], "the events of it")
     finally:
         aggregator.close()
 

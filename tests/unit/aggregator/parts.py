@@ -14,6 +14,7 @@ from hypervisor.aggregator import rows
 from hypervisor.aggregator.event_log import EventLog
 from hypervisor.aggregator.liveness import LivenessWheel
 from hypervisor.aggregator.pools import sum_pools
+from hypervisor.aggregator.recorder import Recorder
 from hypervisor.aggregator.registry import Registry
 from hypervisor.aggregator.report_service import ReportService
 from hypervisor.aggregator.settings import AggregatorSettings
@@ -70,8 +71,16 @@ class Parts:
         self.store = SqliteStore(options.store, tombstone_limit=10)
         stored = self.store.load()
         clocks: Any = {"monotonic": time.monotonic, "wall": time.time}
-        self.registry = Registry(store_id="s", version=stored.version, resumable=(0, 0), tombstone_limit=10, **clocks)
         events = EventLog(last_number=0)
+        recorder = Recorder(events.add, store_id="s", start=stored.start, wall=time.time)
+        self.registry = Registry(
+            store_id="s",
+            version=stored.version,
+            resumable=(0, 0),
+            tombstone_limit=10,
+            record=recorder.record,
+            **clocks,
+        )
         self.writer = Writer(self.store, self.registry, events, options, **clocks)
         liveness = LivenessWheel(self.registry, late_after=10, lost_after=60, monotonic=time.monotonic)
         self.reports = ReportService(self.registry, events, self.writer, liveness, options, **clocks)

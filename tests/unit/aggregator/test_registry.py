@@ -24,10 +24,34 @@ def clock() -> Clock:
     return Clock()
 
 
+class Told:
+    """What the registry recorded: reason, name of the object, whether it is a warning."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, bool]] = []
+
+    def record(
+        self, node: object, reason: str, kind: str, name: str, uid: str, message: str, *, warning: bool, **fields: str
+    ) -> None:
+        assert message
+        self.events.append((reason, name, warning))
+
+
 @pytest.fixture
-def registry(clock: Clock) -> Registry:
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def registry(clock: Clock, told: Told) -> Registry:
     return Registry(
-        store_id="store", version=1000, resumable=(10, 20), tombstone_limit=4, monotonic=clock, wall=lambda: 5e8
+        store_id="store",
+        version=1000,
+        resumable=(10, 20),
+        tombstone_limit=4,
+        record=told.record,
+        monotonic=clock,
+        wall=lambda: 5e8,
     )
 
 
@@ -112,7 +136,7 @@ def test_missing_and_idle_is_removed(registry: Registry) -> None:
     assert registry.removed_after(registry.version) == []
 
 
-def test_missing_and_busy_is_unknown_until_it_is_idle_or_back(registry: Registry) -> None:
+def test_missing_and_busy_is_unknown_until_it_is_idle_or_back(registry: Registry, told: Told) -> None:
     busy = [m.allocation("job", [m.uuid("a", 7), m.uuid("a", 6)])]
     node = report(registry, "a", allocations=busy)
     registry.apply_delta(node, (1, 2), node_pb2.NodeDelta(removed_gpu_uuids=[m.uuid("a", 7), m.uuid("a", 6)]))
@@ -124,15 +148,17 @@ def test_missing_and_busy_is_unknown_until_it_is_idle_or_back(registry: Registry
     registry.apply_delta(node, (1, 4), node_pb2.NodeDelta(removed_allocation_ids=["job"]))
     assert m.name("a", 7) not in registry.gpus
     assert m.name("a", 6) in registry.gpus
+    assert sorted(told.events) == [("GPUMissing", m.uuid("a", 6), True), ("GPUMissing", m.uuid("a", 7), True)]
 
 
-def test_a_card_that_two_nodes_report_stays_with_the_first(registry: Registry) -> None:
+def test_a_card_that_two_nodes_report_stays_with_the_first(registry: Registry, told: Told) -> None:
     first = report(registry, "a")
     second = registry.add_node("uid-b", "b")
     second.link = link = FakeLink()
     registry.apply_snapshot(second, (1, 1), m.state("b", gpus=[m.gpu("a", 0), m.gpu("b", 1)]))
     assert registry.gpus[m.name("a", 0)].node is first
     assert registry.statistics().contested_gpus == 1
+    assert told.events == [("GPUContested", m.uuid("a", 0), True)]
     registry.apply_delta(first, (1, 2), node_pb2.NodeDelta(removed_gpu_uuids=[m.uuid("a", 0)]))
     assert len(link.wanted) == 1
     registry.apply_snapshot(second, (1, 2), m.state("b", gpus=[m.gpu("a", 0), m.gpu("b", 1)]))
@@ -142,7 +168,7 @@ def test_a_card_that_two_nodes_report_stays_with_the_first(registry: Registry) -
 
 def test_a_card_moves_from_a_node_that_is_lost(registry: Registry) -> None:
     first = report(registry, "a")
-    registry.set_liveness(first, cluster_pb2.LIVENESS_LOST)
+    registry.set_liveness(first, cluster_pb2.LIVENESS_LOST, silent_seconds=60)
     second = report(registry, "b", gpus=[m.gpu("a", 0)])
     assert registry.gpus[m.name("a", 0)].node is second
     assert m.name("a", 0) not in first.gpus
@@ -159,7 +185,7 @@ def test_a_node_that_was_set_up_anew_replaces_its_old_record(registry: Registry)
     assert registry.removed_nodes == {"uid-a"}
 
 
-def test_liveness_freezes_and_never_deletes(registry: Registry, clock: Clock) -> None:
+def test_liveness_freezes_and_never_deletes(registry: Registry, clock: Clock, told: Told) -> None:
     wheel = LivenessWheel(registry, late_after=12.5, lost_after=60, monotonic=clock)
     node = report(registry, "a")
     wheel.watch(node)
@@ -178,6 +204,7 @@ def test_liveness_freezes_and_never_deletes(registry: Registry, clock: Clock) ->
     wheel.heard(node)
     assert registry.gpus[m.name("a", 0)].liveness == cluster_pb2.LIVENESS_FRESH
     assert len(list(registry.changed_after(before))) == 8
+    assert told.events == [("NodeLost", "a", True), ("NodeReturned", "a", False)]
 
 
 def test_a_heartbeat_keeps_a_node_fresh(registry: Registry, clock: Clock) -> None:
