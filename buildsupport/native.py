@@ -11,7 +11,10 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from buildsupport.objects import CompileError, objects
+
 ROOT = Path(__file__).resolve().parent.parent
+OBJECTS = ROOT / "build" / "objects"
 
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 BASE_FLAGS = ("-std=c11", "-fPIC", "-fvisibility=hidden", "-pthread", *WARNINGS)
@@ -124,16 +127,20 @@ def build_library(library: Library, native: Path) -> Path | None:
     sources = library.source_files()
     target = native / library.output
     if target.exists():
-        made = target.stat().st_mtime_ns
-        if all(path.stat().st_mtime_ns <= made for path in library.inputs()):
+        since = target.stat().st_mtime_ns
+        if all(path.stat().st_mtime_ns <= since for path in library.inputs()):
             return target
     target.parent.mkdir(parents=True, exist_ok=True)
     # Linked under another name and renamed: a process that has the old library mapped keeps it whole.
     unfinished = target.with_name(target.name + ".unfinished")
-    command = [*compiler(), *BASE_FLAGS, *RELEASE_FLAGS, *library.flags]
-    command += ["-fPIE", "-pie"] if library.program else ["-shared"]
-    command += [f"-I{ROOT / folder}" for folder in library.include]
-    command += [*map(str, sources), "-o", str(unfinished), *library.link]
+    flags = [*BASE_FLAGS, *RELEASE_FLAGS, *library.flags, *(["-fPIE"] if library.program else [])]
+    include = [ROOT / folder for folder in library.include]
+    try:
+        made = objects(compiler(), flags, include, sources, OBJECTS)
+    except CompileError as error:
+        raise SystemExit(f"{library.output} could not be compiled:\n{error}") from None
+    command = [*compiler(), *flags, "-pie" if library.program else "-shared", *map(str, made)]
+    command += ["-o", str(unfinished), *library.link]
     if library.soname:
         command.append(f"-Wl,-soname,{library.soname}")
     if library.version_script:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from buildsupport.native import ROOT, WARNINGS, compiler
+from buildsupport.native import OBJECTS, ROOT, WARNINGS, compiler
+from buildsupport.objects import objects
 
 VARIANTS = {
     "plain": ("-O2",),
@@ -64,12 +65,12 @@ CASES = [
 @pytest.mark.parametrize(("test", "variant"), CASES)
 def test_native(test: NativeTest, variant: str, tmp_path: Path) -> None:
     program = tmp_path / test.path.stem
-    sources = [str(found) for pattern in test.sources for found in sorted(ROOT.glob(pattern))]
-    command = [*compiler(), "-std=c11", "-g1", "-pthread", *WARNINGS, *VARIANTS[variant], *test.flags]
-    command += [f"-I{ROOT / folder}" for folder in test.include]
-    command += [str(test.path), *sources, "-o", str(program), "-ldl", "-lm"]
-    built = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert built.returncode == 0, built.stderr
+    sources = [test.path, *(found for pattern in test.sources for found in sorted(ROOT.glob(pattern)))]
+    flags = ["-std=c11", "-g1", "-pthread", *WARNINGS, *VARIANTS[variant], *test.flags]
+    made = objects(compiler(), flags, [ROOT / folder for folder in test.include], sources, OBJECTS)
+    command = [*compiler(), *flags, *map(str, made), "-o", str(program), "-ldl", "-lm"]
+    linked = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert linked.returncode == 0, linked.stderr
     environment = os.environ | {
         "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
