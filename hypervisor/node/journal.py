@@ -19,7 +19,7 @@ import sqlite3
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -312,7 +312,7 @@ class Journal:
             return False
         assert self._database is not None
         try:
-            with _transaction(self._database):
+            with rows.transaction(self._database):
                 for waiting in self._overflow:
                     rows.insert(self._database, waiting)
                 change(self._database)
@@ -374,19 +374,6 @@ class Journal:
         for event in told:
             for callback in tuple(self._subscribers.values()):
                 callback(event)
-
-
-@contextlib.contextmanager
-def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        database.execute("COMMIT")
-    except BaseException:
-        # After some errors, a full disk among them, SQLite has rolled back already.
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        raise
 
 
 def _storable(text: str) -> str:

@@ -3,8 +3,9 @@ sqlite3.Error; the caller owns transactions."""
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,20 @@ def put_aside(path: Path) -> None:
     path.replace(path.with_name(path.name + ".damaged"))
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """All that the block writes, or nothing."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        # After some errors, a full disk among them, SQLite has rolled back already.
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
 
 
 def insert(database: sqlite3.Connection, event: Event) -> None:
