@@ -43,7 +43,9 @@ class Families:
     ) -> None:
         if value is None:
             return
-        family = self._families.setdefault(name, _Family(kind, text, tuple(labels)))
+        family = self._families.get(name)
+        if family is None:
+            family = self._families[name] = _Family(kind, text, tuple(labels))
         family.add(tuple(labels.values()), value)
 
 
