@@ -98,6 +98,7 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
         )
         stack.callback(allocations.close)
         reader = await stack.enter_async_context(open_gpu_reader(settings, environment=environment))
+        journal.simulated = reader.inventory.simulated  # also when the machine came with the environment
         node = NodeCore(
             settings,
             start=start,

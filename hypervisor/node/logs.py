@@ -37,14 +37,30 @@ def set_up(level: str, *, stream: TextIO | None = None) -> None:
     root.setLevel(logging.WARNING if level in {"debug", "info"} else level.upper())
 
 
-class _LoggerFactory:
-    """Loggers that take their name as first argument and write to one stream."""
+class _Logger:
+    """Writes lines to one stream. A reader that has gone away (a closed pipe) loses the log and ends nothing else."""
 
     def __init__(self, output: TextIO) -> None:
-        self._print = structlog.PrintLoggerFactory(output)
+        self._output = output
 
-    def __call__(self, *_: Any) -> Any:
-        return self._print()
+    def msg(self, line: str) -> None:
+        try:
+            self._output.write(line + "\n")
+            self._output.flush()
+        except (OSError, ValueError):
+            return  # a broken pipe, a full disk, a closed stream: there is nowhere left to say so
+
+    debug = info = warning = error = critical = exception = log = msg
+
+
+class _LoggerFactory:
+    """Loggers of structlog; the name that is given to get_logger() is for the reader of the code."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._logger = _Logger(output)
+
+    def __call__(self, *_: Any) -> _Logger:
+        return self._logger
 
 
 class _Forward(logging.Handler):

@@ -54,6 +54,17 @@ def test_loggers_of_libraries_come_out_the_same_way(output: io.StringIO) -> None
     assert (line["event"], line["level"], line["logger"]) == ("a task was lost", "error", "asyncio")
 
 
+class Gone(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError("nobody reads")
+
+
+def test_a_reader_that_has_gone_ends_nothing(output: io.StringIO) -> None:
+    logs.set_up("info", stream=Gone())
+    structlog.get_logger().warning("not heard")
+    logging.getLogger("asyncio").error("nor this")
+
+
 def test_the_level_can_be_changed_while_loggers_exist(output: io.StringIO) -> None:
     logger = structlog.get_logger("node")
     logger.info("before")
