@@ -85,7 +85,12 @@ def test_a_driver_that_hangs_holds_up_neither_the_sockets_nor_the_stop(make_daem
         *("--reading-timeout-seconds", "1"),
     )
     daemon.start().wait_serving()
-    wait_until(lambda: "gpuhv_gpu_reader_hangs_total 1.0" in daemon.get("/metrics")[1], "the hang to be noticed")
+
+    def hangs() -> float:
+        lines = daemon.get("/metrics")[1].splitlines()
+        return next((float(line.split()[1]) for line in lines if line.startswith("gpuhv_gpu_reader_hangs_total ")), 0)
+
+    wait_until(lambda: hangs() >= 1, "the hang to be noticed")
     assert daemon.get("/healthz")[0] == 200
     began = time.monotonic()
     assert daemon.stop() == 0
