@@ -60,16 +60,23 @@ static void store(void **place, void *value)
     __atomic_store_n(place, value, __ATOMIC_RELAXED); /* a code address carries no data */
 }
 
+typedef void *dlopen_type(const char *path, int flags);
+
+/* Its addresses are in our tables from now on, so it has to stay. dlopen is
+ * looked up, because its version differs between C libraries. */
+static bool pin_library(const struct hv_module *module)
+{
+    dlopen_type *open_library = (dlopen_type *)hv_c_library_symbol("dlopen");
+    return open_library != NULL && open_library(module->path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) != NULL;
+}
+
 /* False if it is not loaded. */
 static bool find_library(enum hv_library library)
 {
     if (__atomic_load_n(&ranges[library].ready, __ATOMIC_ACQUIRE) != 0)
         return true;
     struct hv_module module;
-    if (!hv_module_named(sonames[library], &module))
-        return false;
-    /* Its addresses are in our tables from now on, so it has to stay. */
-    if (dlopen(module.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) == NULL)
+    if (!hv_module_named(sonames[library], &module) || !pin_library(&module))
         return false;
     for (uint32_t id = 0; id < HV_HOOK_COUNT; id++)
         if (hooks[id].library == library)

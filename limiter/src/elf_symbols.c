@@ -171,3 +171,15 @@ bool hv_module_containing(const void *address, struct hv_module *module)
     struct search search = {.address = (uintptr_t)address, .module = module};
     return dl_iterate_phdr(visit, &search) != 0;
 }
+
+void *hv_c_library_symbol(const char *name)
+{
+    struct hv_module module;
+    void *function = NULL;
+    if (hv_module_named("libc.so", &module))
+        function = hv_module_symbol(&module, name);
+    /* Before glibc 2.34 those of the loader are in a library of their own. */
+    if (function == NULL && hv_module_named("libdl.so", &module))
+        function = hv_module_symbol(&module, name);
+    return function;
+}

@@ -25,4 +25,7 @@ bool hv_module_containing(const void *address, struct hv_module *module);
 /* A defined function of the library; NULL if it exports none of that name. */
 void *hv_module_symbol(const struct hv_module *module, const char *name);
 
+/* A function of the C library; NULL if it has none of that name. */
+void *hv_c_library_symbol(const char *name);
+
 #endif

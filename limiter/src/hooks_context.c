@@ -3,6 +3,7 @@
  * asking, and what a new one takes.
  */
 #include "driver.h"
+#include "held.h"
 #include "memory.h"
 #include "messages.h"
 #include "thread.h"
@@ -122,7 +123,7 @@ static void context_is_gone(struct hv_process *process, CUdevice ordinal, bool m
     uint32_t left = made ? hv_sub_acq_rel_32(&process->made_contexts[device], 1) - 1
                          : hv_load_acquire_32(&process->made_contexts[device]);
     if (left == 0 && !primary_is_active(ordinal))
-        hv_memory_release(process, device, false, hv_pointer_purge(&process->pointers, device));
+        hv_memory_release(process, device, false, hv_held_purge(process, device));
 }
 
 /* What is to be put back if the driver does not destroy it after all. */

@@ -2,12 +2,20 @@
 
 #include "hypervisor_atomics.h"
 
-#define PROCESSES_COUNTED_ON 64
-#define FRACTION_OF_LIMIT 1000
+#define FRACTION_OF_LIMIT 7000 /* the sum of 1/k up to 512 is below 7 */
 
-uint64_t hv_kept_most(uint64_t limit_bytes)
+uint64_t hv_kept_most(const struct hv_kept *kept, uint64_t limit_bytes)
 {
-    return limit_bytes / (UINT64_C(1) * PROCESSES_COUNTED_ON * HV_KEPT_STRIPES * FRACTION_OF_LIMIT);
+    uint64_t processes = hv_load_relaxed_32(&kept->processes); /* a hint; carries no other data */
+    return limit_bytes / (UINT64_C(1) * FRACTION_OF_LIMIT * HV_KEPT_STRIPES * (processes == 0 ? HV_PROCESS_SLOTS : processes));
+}
+
+void hv_kept_count_processes(struct hv_kept *kept, const struct hv_slot_table *slots)
+{
+    uint32_t processes = 0;
+    for (uint32_t word = 0; word < HV_SLOT_BITMAP_WORDS; word++)
+        processes += (uint32_t)__builtin_popcountll(hv_load_relaxed(&slots->occupancy->bits[word]));
+    hv_store_relaxed_32(&kept->processes, processes);
 }
 
 bool hv_kept_take(struct hv_kept *kept, uint32_t stripe, uint32_t device, uint64_t n)

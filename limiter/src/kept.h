@@ -1,9 +1,9 @@
 /*
  * Bytes that a thread freed and may allocate again without touching what all
  * processes share. They stay in the ledger, so the error is on the high side;
- * so little is kept that sixty-four processes that all keep their most hold a
- * thousandth of the limit between them, and a process gives all of it back
- * before anything is refused.
+ * and a process gives all of it back before anything is refused to it. What
+ * others keep is little: the k-th process keeps at most a k-th of a 7000th of
+ * the limit, which for 512 processes together is less than a thousandth.
  */
 #ifndef HV_KEPT_H
 #define HV_KEPT_H
@@ -13,6 +13,7 @@
 
 #include "compiler.h"
 #include "hypervisor_limits.h"
+#include "slots.h"
 
 #define HV_KEPT_STRIPES 16
 
@@ -24,10 +25,14 @@ struct hv_kept_stripe {
 struct hv_kept {
     struct hv_kept_stripe stripes[HV_KEPT_STRIPES];
     uint32_t next_thread;
+    uint32_t processes; /* slots that were ever used, when last counted; 0: not yet */
 };
 
 /* Most that a stripe keeps under this limit. */
-uint64_t hv_kept_most(uint64_t limit_bytes);
+uint64_t hv_kept_most(const struct hv_kept *kept, uint64_t limit_bytes);
+
+/* See how many share the limit. */
+void hv_kept_count_processes(struct hv_kept *kept, const struct hv_slot_table *slots);
 
 /* Take n bytes of what this thread kept; false if it has less. */
 bool hv_kept_take(struct hv_kept *kept, uint32_t stripe, uint32_t device, uint64_t n);

@@ -27,18 +27,6 @@ struct hv_lookup_answer {
 typedef void *dlsym_type(void *handle, const char *name);
 typedef void *dlvsym_type(void *handle, const char *name, const char *version);
 
-static void *c_library_function(const char *name)
-{
-    struct hv_module module;
-    void *function = NULL;
-    if (hv_module_named("libc.so", &module))
-        function = hv_module_symbol(&module, name);
-    /* Before glibc 2.34 they are in a library of their own. */
-    if (function == NULL && hv_module_named("libdl.so", &module))
-        function = hv_module_symbol(&module, name);
-    return function;
-}
-
 static void *real_dlsym;
 static void *real_dlvsym;
 
@@ -46,7 +34,7 @@ static void *real_lookup(void **place, const char *name)
 {
     void *real = __atomic_load_n(place, __ATOMIC_RELAXED); /* a code address carries no data */
     if (real == NULL) {
-        real = c_library_function(name);
+        real = hv_c_library_symbol(name);
         __atomic_store_n(place, real, __ATOMIC_RELAXED);
     }
     return real;

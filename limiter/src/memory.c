@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include "driver.h"
+#include "held.h"
 #include "kept.h"
 #include "ledger.h"
 #include "messages.h"
@@ -140,26 +141,20 @@ static void tell_denial(struct hv_reservation *reservation, uint64_t limit)
 
 /* ---- small amounts, without what all processes share ---- */
 
-static uint32_t stripe_of(struct hv_process *process)
-{
-    if (hv_unlikely(hv_thread.kept_stripe == 0))
-        hv_thread.kept_stripe = hv_add_acq_rel_32(&process->kept.next_thread, 1) % HV_KEPT_STRIPES + 1;
-    return hv_thread.kept_stripe - 1;
-}
-
 /* A limit lowered below use grants nothing, not even what is kept. */
 static bool reserve_kept(struct hv_reservation *reservation, uint64_t limit)
 {
     struct hv_kept *kept = &reservation->process->kept;
     uint32_t device = reservation->device;
-    uint64_t most = hv_kept_most(limit);
+    uint64_t most = hv_kept_most(kept, limit);
     if (reservation->host || reservation->bytes > most / 2 ||
         hv_total_bytes(hv_load_relaxed(&hv_files()->devices[device]->total)) > limit)
         return false;
-    uint32_t stripe = stripe_of(reservation->process);
+    uint32_t stripe = hv_thread_stripe(reservation->process);
     if (hv_kept_take(kept, stripe, device, reservation->bytes))
         return true;
     struct hv_account account = account_of(reservation->slot, device, false);
+    hv_kept_count_processes(kept, &hv_files()->slots);
     if (!hv_ledger_reserve(&account, reservation->bytes + most / 2, limit))
         return false;
     if (!hv_kept_put(kept, stripe, device, most / 2, most))
@@ -172,8 +167,8 @@ static bool reserve_kept(struct hv_reservation *reservation, uint64_t limit)
 static uint64_t keep(struct hv_process *process, uint32_t device, uint64_t bytes)
 {
     struct hv_device_terms terms;
-    uint64_t most = hv_kept_most(device_limit(device, &terms));
-    uint32_t stripe = stripe_of(process);
+    uint64_t most = hv_kept_most(&process->kept, device_limit(device, &terms));
+    uint32_t stripe = hv_thread_stripe(process);
     if (bytes > most / 2)
         return bytes;
     if (hv_kept_put(&process->kept, stripe, device, bytes, most))
@@ -248,7 +243,7 @@ static bool is_unmanaged(const struct hv_reservation *reservation)
 CUresult hv_reserve_ordinal(struct hv_reservation *reservation, CUdevice ordinal, uint64_t bytes)
 {
     CUresult refused;
-    *reservation = (struct hv_reservation){.process = hv_limited_process(&refused), .bytes = bytes};
+    *reservation = (struct hv_reservation){.process = hv_limited_process(&refused), .bytes = hv_device_bytes(bytes)};
     if (reservation->process == NULL)
         return refused;
     reservation->device = hv_process_device(reservation->process, ordinal);
@@ -285,7 +280,10 @@ CUresult hv_reserve_host(struct hv_reservation *reservation, uint64_t bytes)
 
 void hv_reservation_correct(struct hv_reservation *reservation, uint64_t bytes)
 {
-    if (reservation->process == NULL || bytes == reservation->bytes)
+    if (reservation->process == NULL)
+        return;
+    bytes = reservation->host ? bytes : hv_device_bytes(bytes);
+    if (bytes == reservation->bytes)
         return;
     struct hv_account account = account_of(reservation->slot, reservation->device, reservation->host);
     if (bytes > reservation->bytes)
@@ -306,9 +304,7 @@ CUresult hv_reservation_end(struct hv_reservation *reservation, CUresult result,
     }
     struct hv_pointer_record record = {.bytes = reservation->bytes, .device = reservation->device, .references = 1};
     /* Without room in the map the bytes stay reserved until the process ends. */
-    if (!hv_pointer_put(&reservation->process->pointers, kind, pointer, hv_record_pack(&record)))
-        hv_tell(HV_MESSAGE_INTERNAL, "no memory for the map of allocations; %llu bytes stay accounted",
-                (unsigned long long)reservation->bytes);
+    (void)hv_held_put(reservation->process, kind, pointer, &record);
     return result;
 }
 
@@ -331,10 +327,7 @@ CUresult hv_giveback_begin(struct hv_giveback *giveback, enum hv_pointer_kind ki
     *giveback = (struct hv_giveback){.process = hv_limited_process(&refused), .kind = kind, .pointer = pointer};
     if (giveback->process == NULL)
         return refused;
-    uint64_t value;
-    giveback->known = hv_pointer_take(&giveback->process->pointers, kind, pointer, &value);
-    if (giveback->known)
-        giveback->record = hv_record_unpack(value);
+    giveback->known = hv_held_take(giveback->process, kind, pointer, &giveback->record);
     return CUDA_SUCCESS;
 }
 
@@ -345,9 +338,7 @@ CUresult hv_giveback_end(struct hv_giveback *giveback, CUresult result)
     if (result == CUDA_SUCCESS)
         hv_memory_release(giveback->process, giveback->record.device, giveback->kind == HV_POINTER_HOST,
                           giveback->record.bytes);
-    else if (!hv_pointer_put(&giveback->process->pointers, giveback->kind, giveback->pointer,
-                             hv_record_pack(&giveback->record)))
-        hv_tell(HV_MESSAGE_INTERNAL, "no memory for the map of allocations; %llu bytes stay accounted",
-                (unsigned long long)giveback->record.bytes);
+    else
+        (void)hv_held_put(giveback->process, giveback->kind, giveback->pointer, &giveback->record);
     return result;
 }

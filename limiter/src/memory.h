@@ -11,6 +11,16 @@
 #include "cuda_abi.h"
 #include "process.h"
 
+/* The driver hands device memory out in blocks of this size. */
+#define HV_DEVICE_GRANULARITY UINT64_C(512)
+
+/* What the driver takes for so many bytes of device memory. */
+static inline uint64_t hv_device_bytes(uint64_t bytes)
+{
+    return bytes > HV_TOTAL_BYTES_MASK ? bytes
+                                       : (bytes + HV_DEVICE_GRANULARITY - 1) / HV_DEVICE_GRANULARITY * HV_DEVICE_GRANULARITY;
+}
+
 /* A reservation that is on its way through a call of the driver. */
 struct hv_reservation {
     struct hv_process *process; /* NULL: this process is not limited; nothing to do */

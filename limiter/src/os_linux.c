@@ -21,6 +21,18 @@ static int open_quietly(const char *path, int flags)
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
 }
 
+/* The C library's stat and fstat got new names in glibc 2.33, which an older
+ * one lacks; the kernel's structs are the C library's on 64-bit systems. */
+static int status_of_path(const char *path, struct stat *status)
+{
+    return (int)syscall(SYS_newfstatat, AT_FDCWD, path, status, 0);
+}
+
+static int status_of_descriptor(int descriptor, struct stat *status)
+{
+    return (int)syscall(SYS_fstat, descriptor, status);
+}
+
 static void close_quietly(int descriptor)
 {
     (void)syscall(SYS_close, descriptor);
@@ -38,7 +50,7 @@ enum hv_os_open_result hv_os_map_file(const char *path, bool writable, size_t mi
         return result;
     }
     struct stat status;
-    if (fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) {
+    if (status_of_descriptor(descriptor, &status) == 0 && S_ISREG(status.st_mode)) {
         if ((uint64_t)status.st_size < minimum_bytes) {
             result = HV_OS_TOO_SMALL;
         } else {
@@ -69,7 +81,7 @@ enum hv_os_path_kind hv_os_path_kind(const char *path)
     int saved = errno;
     struct stat status;
     enum hv_os_path_kind kind;
-    if (stat(path, &status) == 0)
+    if (status_of_path(path, &status) == 0)
         kind = S_ISDIR(status.st_mode) ? HV_OS_PATH_DIRECTORY : HV_OS_PATH_FILE;
     else
         kind = errno == ENOENT || errno == ENOTDIR ? HV_OS_PATH_ABSENT : HV_OS_PATH_UNKNOWN;
@@ -161,7 +173,7 @@ void hv_os_this_process(struct hv_os_process *process)
     int saved = errno;
     *process = (struct hv_os_process){.pid = (uint32_t)getpid()};
     struct stat status;
-    if (stat("/proc/self/ns/pid", &status) == 0)
+    if (status_of_path("/proc/self/ns/pid", &status) == 0)
         process->pid_namespace = (uint32_t)status.st_ino; /* namespace inodes are 32 bits */
     if (!read_start_time("/proc/self/stat", &process->start_time))
         process->start_time = 0;

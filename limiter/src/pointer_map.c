@@ -11,6 +11,7 @@
 #define MOST_REFERENCES ((UINT32_C(1) << HV_RECORD_REFERENCE_BITS) - 1)
 
 _Static_assert(HV_RECORD_BYTES_BITS + HV_RECORD_DEVICE_BITS + HV_RECORD_REFERENCE_BITS == 64, "a record is one word");
+_Static_assert(HV_POINTER_SHARDS == 8, "three bits of the hash choose one");
 _Static_assert(sizeof(struct hv_pointer_shard) == HV_CACHE_LINE, "a shard is one cache line");
 
 uint64_t hv_record_pack(const struct hv_pointer_record *record)
@@ -62,7 +63,7 @@ static void unlock(struct hv_pointer_shard *shard)
  * must not meet in one shard. */
 static struct hv_pointer_shard *shard_of(struct hv_pointer_map *map, uint64_t hash)
 {
-    return &map->shards[hash >> 58]; /* the table uses the low bits */
+    return &map->shards[hash >> 61]; /* the table uses the low bits */
 }
 
 static size_t table_bytes(uint32_t capacity_log2)

@@ -11,7 +11,7 @@
 
 #include "compiler.h"
 
-#define HV_POINTER_SHARDS 64
+#define HV_POINTER_SHARDS 8
 
 enum hv_pointer_kind {
     HV_POINTER_MEMORY = 0,        /* device memory; a record */

@@ -31,7 +31,8 @@ struct hv_process {
     uint32_t made_contexts[HV_MAX_DEVICES]; /* by cuCtxCreate, and not destroyed */
     struct hv_pool_table pools;
     struct hv_kept kept;
-    struct hv_pointer_map pointers;
+    struct hv_pointer_map memory[HV_KEPT_STRIPES]; /* device memory, by the thread that allocated it (held.h) */
+    struct hv_pointer_map pointers;                /* everything else */
     struct hv_sampler sampler;
     struct hv_function_table functions;
 };

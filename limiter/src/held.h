@@ -1,0 +1,32 @@
+/*
+ * What this process holds of the driver: the records of its pointers, in a map
+ * for each stripe of threads, so that threads do not meet where each frees
+ * what it allocated. A pointer that another thread allocated is looked for in
+ * the other maps.
+ */
+#ifndef HV_HELD_H
+#define HV_HELD_H
+
+#include "process.h"
+#include "thread.h"
+
+/* The stripe of this thread, of HV_KEPT_STRIPES. */
+static inline uint32_t hv_thread_stripe(struct hv_process *process)
+{
+    if (hv_unlikely(hv_thread.kept_stripe == 0))
+        hv_thread.kept_stripe = hv_add_acq_rel_32(&process->kept.next_thread, 1) % HV_KEPT_STRIPES + 1;
+    return hv_thread.kept_stripe - 1;
+}
+
+/* false, and told: no memory for it. */
+bool hv_held_put(struct hv_process *process, enum hv_pointer_kind kind, uint64_t pointer,
+                 const struct hv_pointer_record *record);
+
+/* Take the record out; false if there is none. */
+bool hv_held_take(struct hv_process *process, enum hv_pointer_kind kind, uint64_t pointer,
+                  struct hv_pointer_record *record);
+
+/* Take out what went with the last context of a device; the sum of its bytes. */
+uint64_t hv_held_purge(struct hv_process *process, uint32_t device);
+
+#endif
