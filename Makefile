@@ -9,7 +9,7 @@ NATIVE_INPUTS := $(wildcard limiter/*/*.[ch] limiter/*/*.def limiter/*.map limit
 	simulator/*/*.def simulator/*/*.csv simulator/*/*.map simulator/*.py protos/hypervisor/v1/*.proto \
 	buildsupport/*.py setup.py)
 
-.PHONY: all setup demo test test-slow bench lint format clean
+.PHONY: all setup demo test test-slow test-clients bench lint format clean
 
 all: setup
 
@@ -34,7 +34,11 @@ test: setup
 	@$(BIN)/python -m pytest -q -m "not slow and not gpu" $(TEST_ARGS)
 
 test-slow: setup
-	@$(BIN)/python -m pytest -q -m "slow and not gpu" $(TEST_ARGS)
+	@$(BIN)/python -m pytest -q -m "slow and not gpu and not clients" $(TEST_ARGS)
+
+# Programs of others on the simulated driver; what they need is fetched into .cache the first time.
+test-clients: setup
+	@$(BIN)/python -m pytest -q -m "clients and not gpu" $(TEST_ARGS)
 
 bench: setup
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)

@@ -89,6 +89,18 @@ LIBRARIES = (
     # As drivers of earlier branches had them: without the functions that came later.
     *(
         Library(
+            output=f"simulator-r{branch}/libcuda.so.1",
+            sources=("simulator/core/*.c", "simulator/cuda/*.c"),
+            include=("simulator/include", "simulator/core", "simulator/cuda"),
+            depends=("simulator/*/*.h", "simulator/*/*.def", "simulator/*/*.csv"),
+            soname="libcuda.so.1",
+            version_script=f"simulator/cuda/libcuda-r{branch}.map",
+        )
+        for branch in (535, 550)
+    ),
+    # As drivers of earlier branches had them: without the functions that came later.
+    *(
+        Library(
             output=f"simulator-r{branch}/libnvidia-ml.so.1",
             sources=("simulator/core/*.c", "simulator/nvml/*.c"),
             include=("simulator/include", "simulator/core", "simulator/nvml"),

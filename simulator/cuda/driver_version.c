@@ -2,9 +2,15 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#define WRITTEN_FOR 13000u
+#define SIM_STUBS 512u /* more than there are stubs */
+
+uint32_t sim_newest_version(void);
 int sim_symbol_missing(const char *symbol);
 int sim_stub(const char *symbol);
 int sim_look_up(const char *name, int version, uint64_t flags, void **address); /* lookup.c */
@@ -16,29 +22,58 @@ int sim_symbol_missing(const char *symbol)
     return machine && sim_fault_check(machine, symbol, -1, &hit) == SIM_FAULT_MISSING;
 }
 
+/* SIM_LOG=1 says once for each stub on stderr that it was called. */
+static void tell_once(const char *symbol)
+{
+    static struct { pthread_mutex_t lock; const char *told[SIM_STUBS]; } log = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    const char *wish = secure_getenv("SIM_LOG");
+    if (!wish || strcmp(wish, "1") != 0)
+        return;
+    pthread_mutex_lock(&log.lock);
+    size_t at = 0;
+    while (at < SIM_STUBS && log.told[at] && log.told[at] != symbol) /* the names are constants: one address each */
+        at++;
+    if (at < SIM_STUBS && !log.told[at]) {
+        log.told[at] = symbol;
+        fprintf(stderr, "libcuda (simulated): %s is not modelled and answers CUDA_ERROR_NOT_SUPPORTED\n", symbol);
+    }
+    pthread_mutex_unlock(&log.lock);
+}
+
 int sim_stub(const char *symbol)
 {
+    int saved = errno;
     if (sim_driver.machine)
         sim_trace(sim_driver.machine, symbol, CUDA_ERROR_NOT_SUPPORTED);
+    tell_once(symbol);
+    errno = saved;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* Works before cuInit, as the real one does; with no machine it is the version this driver was written for. */
+/* The machine's CUDA version; with no machine the one this driver was written for. Before cuInit the machine is
+ * looked at once and let go: both questions that come here are allowed then. */
+uint32_t sim_newest_version(void)
+{
+    static uint32_t seen;
+    const struct sim_machine *machine = sim_driver.machine;
+    if (machine)
+        return machine->system.cuda_version;
+    uint32_t version = __atomic_load_n(&seen, __ATOMIC_RELAXED); /* relaxed: one word, the same from whoever looks */
+    struct sim_machine *peek;
+    if (version == 0 && sim_machine_attach_environment(&peek) == SIM_OK) {
+        version = peek->system.cuda_version;
+        sim_machine_detach(peek);
+        __atomic_store_n(&seen, version, __ATOMIC_RELAXED);
+    }
+    return version ? version : WRITTEN_FOR;
+}
+
+/* Works before cuInit, as the real one does. */
 SIM_EXPORTED CUresult CUDAAPI cuDriverGetVersion(int *version)
 {
     if (!version)
         return CUDA_ERROR_INVALID_VALUE;
-    struct sim_machine *machine = sim_driver.machine;
-    if (!machine) {
-        struct sim_machine *peek;
-        *version = 13000;
-        if (sim_machine_attach_environment(&peek) == SIM_OK) {
-            *version = (int)peek->system.cuda_version; /* five digits */
-            sim_machine_detach(peek);
-        }
-        return CUDA_SUCCESS;
-    }
-    *version = (int)machine->system.cuda_version; /* five digits */
+    *version = (int)sim_newest_version(); /* five digits */
     return CUDA_SUCCESS;
 }
 
@@ -145,11 +180,10 @@ SIM_EXPORTED CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, i
 SIM_EXPORTED CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
 {
     void *address = NULL;
-    if (!symbol || !pfn || (flags & ~FLAGS_KNOWN))
+    if (!symbol || !pfn || (flags & ~FLAGS_KNOWN)) /* the real ones crash on NULL */
         return CUDA_ERROR_INVALID_VALUE;
     int found = sim_look_up(symbol, version, flags, &address);
-    if (status || found == CU_GET_PROC_ADDRESS_SUCCESS)
-        *pfn = address; /* a caller without a status gets no NULL either: what it had there stays */
+    *pfn = address; /* NULL where there is none, with and without a status */
     if (status)
         *status = (CUdriverProcAddressQueryResult)found; /* lookup.c has the same three values */
     return CUDA_SUCCESS;

@@ -32,21 +32,21 @@ static const struct entry entries[] = {
 enum { FOUND = 0, UNKNOWN = 1, TOO_OLD = 2 }; /* CUdriverProcAddressQueryResult */
 
 int sim_look_up(const char *name, int version, uint64_t flags, void **address);
-
 int sim_symbol_missing(const char *symbol); /* driver_version.c: a fault says that this driver lacks it */
+uint32_t sim_newest_version(void);          /* driver_version.c: what came later is not in this driver */
 
 int sim_look_up(const char *name, int version, uint64_t flags, void **address)
 {
     const struct entry *plain = NULL, *threaded = NULL;
-    int known = 0;
+    int known = 0, has_threaded = 0;
+    uint32_t newest = sim_newest_version(), asked = (uint32_t)version; /* a negative one is later than all, as with the real ones */
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         const struct entry *entry = &entries[i];
-        if (strcmp(entry->name, name) != 0)
-            continue;
-        if (sim_symbol_missing(entry->symbol))
+        if (entry->since > newest || strcmp(entry->name, name) != 0 || sim_symbol_missing(entry->symbol))
             continue;
         known = 1;
-        if (version < 0 || entry->since > (uint32_t)version)
+        has_threaded |= entry->per_thread != 0;
+        if (entry->since > asked)
             continue;
         if (entry->per_thread)
             threaded = entry;
@@ -55,7 +55,7 @@ int sim_look_up(const char *name, int version, uint64_t flags, void **address)
     }
     if (!known)
         return UNKNOWN;
-    const struct entry *chosen = (flags & FLAG_PER_THREAD) && threaded ? threaded : plain;
+    const struct entry *chosen = (flags & FLAG_PER_THREAD) && has_threaded ? threaded : plain;
     if (!chosen)
         return TOO_OLD;
     union { int (*function)(void); void *object; } cast = {.function = chosen->address}; /* ISO C has no cast between the two */
