@@ -140,6 +140,17 @@ nvmlReturn_t call_read(struct nvml_call *call, struct sim_gpu_reading *reading)
 
 /* ---- start and end ---- */
 
+nvmlReturn_t call_enter_anytime(struct nvml_call *call, struct sim_machine **own)
+{
+    *own = NULL;
+    if (call_enter(call) != NVML_ERROR_UNINITIALIZED)
+        return call->result;
+    if (sim_machine_attach_environment(own) != SIM_OK)
+        return call_end(call, NVML_ERROR_DRIVER_NOT_LOADED);
+    call->machine = *own;
+    return call_end(call, NVML_SUCCESS);
+}
+
 static void enumerate(void)
 {
     library.gpu_count = sim_enumerate(library.machine, library.row_at);
@@ -205,9 +216,16 @@ NVML_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags)
     return (flags & ~known) != 0 ? NVML_ERROR_INVALID_ARGUMENT : initialise(__func__);
 }
 
+/* With more of them than initialisations there is nothing to do and no error, whatever the documentation says:
+ * measured on 535 and 550. A library that no longer fits the driver can be left too. */
 NVML_EXPORT nvmlReturn_t nvmlShutdown(void)
 {
-    SYSTEM_CALL(call);
+    CALL_FRAME(call);
+    call_enter(&call);
+    if (call.result == NVML_ERROR_UNINITIALIZED)
+        return call_end(&call, NVML_SUCCESS);
+    if (call.result != NVML_SUCCESS && call.result != NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+        return call.result;
     pthread_mutex_lock(&library.lock);
     bool last = false;
     if (library.initialised > 0)

@@ -33,6 +33,8 @@ nvmlReturn_t call_serve_fault(struct nvml_call *call);
 nvmlReturn_t call_enter_device(struct nvml_call *call, nvmlDevice_t device);
 /* Likewise for what can be asked about MIG devices too: call->compute says which, and *instance is filled then. */
 nvmlReturn_t call_enter_instance(struct nvml_call *call, nvmlDevice_t device, struct sim_mig_device *instance);
+/* For what can be asked before initialisation: *own is a mapping to be detached afterwards, or NULL. */
+nvmlReturn_t call_enter_anytime(struct nvml_call *call, struct sim_machine **own);
 void call_leave(struct nvml_call *call);
 static inline nvmlReturn_t call_end(struct nvml_call *call, nvmlReturn_t result)
 {

@@ -10,10 +10,18 @@ NVML_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned room)
     return give_text(&call, out, room, call.machine->system.driver_version);
 }
 
+/* Needs no initialisation; with no machine at all there is no version to give. */
 NVML_EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned room)
 {
-    SYSTEM_CALL(call);
-    return give_text(&call, out, room, call.machine->system.nvml_version);
+    CALL_FRAME(call);
+    struct sim_machine *own = NULL;
+    REQUIRE(call, out != NULL);
+    if (call_enter_anytime(&call, &own) != NVML_SUCCESS)
+        return call.result;
+    give_text(&call, out, room, call.machine->system.nvml_version);
+    if (own != NULL)
+        sim_machine_detach(own);
+    return call.result;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion(unsigned *version)

@@ -1,5 +1,56 @@
-"""Machines for clients: the same as for the simulator's own tests."""
+"""Machines for clients, the same as for the simulator's own tests, and programs on them."""
 
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import pytest
+
+from hypervisor.simulation.environment import environment, library_folder
+from tests.clients.debian import Unavailable
 from tests.integration.simulation.conftest import simulate
 
-__all__ = ["simulate"]
+__all__ = ["GIB", "LOAD", "SECONDS", "load", "needed", "shown", "simulate"]
+SECONDS = 60
+GIB = 1 << 30
+LOAD = library_folder().parent / "clients" / "load"
+Parameters = ParamSpec("Parameters")
+Given = TypeVar("Given")
+
+
+def needed(function: Callable[Parameters, Given], *args: Parameters.args, **named: Parameters.kwargs) -> Given:
+    """What a test can't do without; the test is skipped, with the reason, when it can't be had."""
+    try:
+        return function(*args, **named)
+    except Unavailable as error:
+        pytest.skip(error.reason)
+
+
+def shown(machine: Path, *command: str | Path, **variables: str) -> str:
+    """What a program prints on a machine; it must end well and complain of nothing."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        env=environment(machine) | variables,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert done.stderr == ""
+    return done.stdout
+
+
+@contextmanager
+def load(machine: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A client of the driver API at work, for the length of the block."""
+    command = [str(LOAD), *options]
+    with subprocess.Popen(command, env=environment(machine), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

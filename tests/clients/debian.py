@@ -6,7 +6,10 @@ caller gets a reason instead of a folder.
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from buildsupport.native import ROOT
@@ -25,9 +28,9 @@ class Unavailable(Exception):
         self.reason = reason
 
 
-def _run(command: list[str], folder: Path) -> None:
+def _run(command: list[str], folder: Path) -> str:
     try:
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=SECONDS)
     except FileNotFoundError as error:
         raise Unavailable(f"{command[0]} is not on this machine") from error
     except subprocess.TimeoutExpired as error:
@@ -35,6 +38,25 @@ def _run(command: list[str], folder: Path) -> None:
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or ["no message"]
         raise Unavailable(f"{command[0]}: {lines[-1]}") from error
+    return done.stdout
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Test runs beside this one wait for what it downloads."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _archive() -> str:
+    """Where this machine's own apt finds Debian."""
+    listed = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], CACHE)
+    found = [line for line in listed.split() if line.rstrip("/").endswith("/debian")]
+    if not found:
+        raise Unavailable("apt on this machine knows no Debian archive, where NVIDIA's programs would come from")
+    return found[0]
 
 
 def unpacked(branch: int, package: str) -> Path:
@@ -43,16 +65,30 @@ def unpacked(branch: int, package: str) -> Path:
     Raises:
         Unavailable: there is no way to it from here.
     """
-    target = CACHE / f"{branch}-{package}"
-    if (target / "complete").exists():
-        return target
+    return unpacked_from(SUITES[branch], package)
+
+
+def unpacked_from(suite: str, package: str) -> Path:
+    """The same for a package of a suite.
+
+    Raises:
+        Unavailable: there is no way to it from here.
+    """
+    target = CACHE / f"{suite}-{package}"
+    with _alone():
+        if not (target / "complete").exists():
+            _fetch(suite, package, target)
+    return target
+
+
+def _fetch(suite: str, package: str, target: Path) -> None:
     if not KEYRING.exists():
         raise Unavailable(f"{KEYRING} is missing: packages could not be verified")
-    folder = CACHE / f"apt-{branch}"
+    folder = CACHE / f"apt-{suite}"
     for part in ("lists/partial", "archives/partial"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     sources = folder / "sources.list"
-    sources.write_text(f"deb [signed-by={KEYRING}] http://deb.debian.org/debian {SUITES[branch]} non-free\n")
+    sources.write_text(f"deb [signed-by={KEYRING}] {_archive()} {suite} main contrib non-free\n")
     apt = [
         "apt-get",
         "-qq",
@@ -63,14 +99,14 @@ def unpacked(branch: int, package: str) -> Path:
         "-oAPT::Sandbox::User=root",
         "-oAcquire::Languages=none",
     ]
-    _run([*apt, "update"], folder)
+    if not any((folder / "lists").glob("*_Packages*")):
+        _run([*apt, "update"], folder)
     for old in folder.glob(f"{package}_*.deb"):
         old.unlink()
     _run([*apt, "download", package], folder)
     archive = next(folder.glob(f"{package}_*.deb"))
     _run(["dpkg", "-x", str(archive), str(target)], folder)
     (target / "complete").touch()
-    return target
 
 
 def library(branch: int, package: str, name: str) -> Path:

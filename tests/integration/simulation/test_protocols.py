@@ -31,7 +31,7 @@ codes += [library.nvmlDeviceGetMinorNumber(handle, ctypes.byref(count))]
 codes += [library.nvmlInit_v2(), library.nvmlDeviceGetMinorNumber(handle, ctypes.byref(count))]
 tell(codes)
 """
-    ) == [1, 1, 0, 0, 2, 0, 0, 0, 0, 1, 1, 0, 0]
+    ) == [1, 0, 0, 0, 2, 0, 0, 0, 0, 1, 1, 0, 0]
 
 
 def test_a_structure_of_another_version_is_refused(simulate) -> None:
