@@ -32,6 +32,7 @@ typedef void *CUmipmappedArray;
 typedef void *CUmemoryPool;
 typedef void *CUgraph;
 typedef void *CUgraphExec;
+typedef void *CUgraphNode;
 typedef uint64_t CUmemGenericAllocationHandle;
 
 typedef struct {
@@ -41,7 +42,10 @@ typedef struct {
 enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum { CU_EVENT_DEFAULT = 0 };
+enum { CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5 };
+enum { CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2 };
+enum { CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
 
 enum {
     CU_MEM_LOCATION_TYPE_DEVICE = 1,
@@ -68,6 +72,14 @@ typedef struct {
     size_t maxSize;
     unsigned char reserved[56];
 } CUmemPoolProps;
+
+typedef struct {
+    CUmemPoolProps poolProps;
+    const void *accessDescs;
+    size_t accessDescCount;
+    size_t bytesize;
+    CUdeviceptr dptr;
+} CUDA_MEM_ALLOC_NODE_PARAMS;
 
 typedef struct {
     unsigned int Width;

@@ -1,5 +1,6 @@
 /* Everything that makes the device work: each form goes through the same gate. */
 #include "driver.h"
+#include "graph_memory.h"
 #include "pacing.h"
 #include "process.h"
 
@@ -11,9 +12,15 @@
  */
 #define LAUNCH(name, parameters, arguments, launched, launch_kind, launch_blocks, launch_threads, launch_stream,      \
                launch_per_thread)                                                                                     \
+    LAUNCH_IN(HV_WRAP(name, parameters), name, parameters, arguments, launched, launch_kind, launch_blocks,           \
+              launch_threads, launch_stream, launch_per_thread)
+
+/* The same in a function that begins with HEAD. */
+#define LAUNCH_IN(head, name, parameters, arguments, launched, launch_kind, launch_blocks, launch_threads,            \
+                  launch_stream, launch_per_thread)                                                                   \
     static CUresult name##_slowly parameters;                                                                         \
     static CUresult name##_charged parameters;                                                                        \
-    HV_WRAP(name, parameters)                                                                                         \
+    head                                                                                                              \
     {                                                                                                                 \
         __typeof__(&hv_##name) real = HV_REAL_IF_KNOWN(name);                                                         \
         if (hv_unlikely(real == NULL))                                                                                \
@@ -131,10 +138,23 @@ LAUNCH(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream 
 
 /* ---- graphs ---- */
 
-LAUNCH(cuGraphLaunch, (CUgraphExec graph, CUstream stream), (graph, stream), graph, HV_LAUNCH_GRAPH, 1, 0, stream,
-       false)
-LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec graph, CUstream stream), (graph, stream), graph, HV_LAUNCH_GRAPH, 1, 0, stream,
-       true)
+/* Around the launch of one that has allocation nodes, their memory. */
+#define LAUNCH_GRAPH(name, launch_per_thread)                                                                         \
+    int hv_##name(CUgraphExec graph, CUstream stream);                                                                \
+    LAUNCH_IN(static CUresult name##_paced(CUgraphExec graph, CUstream stream), name,                                 \
+              (CUgraphExec graph, CUstream stream), (graph, stream), graph, HV_LAUNCH_GRAPH, 1, 0, stream,            \
+              launch_per_thread)                                                                                      \
+    HV_WRAP(name, (CUgraphExec graph, CUstream stream))                                                               \
+    {                                                                                                                 \
+        struct hv_graph_launch launch;                                                                                \
+        if (hv_likely(!hv_graph_memory_in_use()))                                                                     \
+            return name##_paced(graph, stream);                                                                       \
+        CUresult refused = hv_graph_memory_begin(&launch, graph);                                                     \
+        return refused != CUDA_SUCCESS ? refused : hv_graph_memory_end(&launch, name##_paced(graph, stream));         \
+    }
+
+LAUNCH_GRAPH(cuGraphLaunch, false)
+LAUNCH_GRAPH(cuGraphLaunch_ptsz, true)
 
 /* ---- capture ---- */
 

@@ -110,14 +110,31 @@ HV_WRAP(cuMemAllocManaged, (CUdeviceptr * pointer, size_t bytes, unsigned int fl
 
 /* ---- in stream order ---- */
 
+/* A pool's memory has no record: the pool tells what it holds. */
+static CUresult freed_in_order(struct hv_giveback *giveback, CUresult result, CUstream stream, bool per_thread)
+{
+    if (result != CUDA_SUCCESS || giveback->process == NULL || !giveback->known)
+        return hv_giveback_end(giveback, result);
+    hv_pending_add(giveback->process, &giveback->record, stream, per_thread);
+    return result;
+}
+
 HV_WRAP(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream))
 {
-    FREE(HV_POINTER_MEMORY, pointer, HV_REAL(cuMemFreeAsync)(pointer, stream));
+    struct hv_giveback giveback;
+    CUresult refused = hv_giveback_begin(&giveback, HV_POINTER_MEMORY, pointer);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    return freed_in_order(&giveback, HV_REAL(cuMemFreeAsync)(pointer, stream), stream, false);
 }
 
 HV_WRAP(cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream))
 {
-    FREE(HV_POINTER_MEMORY, pointer, HV_REAL(cuMemFreeAsync_ptsz)(pointer, stream));
+    struct hv_giveback giveback;
+    CUresult refused = hv_giveback_begin(&giveback, HV_POINTER_MEMORY, pointer);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    return freed_in_order(&giveback, HV_REAL(cuMemFreeAsync_ptsz)(pointer, stream), stream, true);
 }
 
 /* A pool lies where its properties say: on a device, which need not be the
@@ -155,6 +172,16 @@ HV_WRAP(cuMemPoolDestroy, (CUmemoryPool pool))
     CUresult result = HV_REAL(cuMemPoolDestroy)(pool);
     if (process != NULL && result == CUDA_SUCCESS)
         hv_pool_destroyed(process, pool);
+    return result;
+}
+
+HV_WRAP(cuMemPoolTrimTo, (CUmemoryPool pool, size_t bytes))
+{
+    CUresult result = HV_REAL(cuMemPoolTrimTo)(pool, bytes);
+    struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
+    if (result == CUDA_SUCCESS && process != NULL)
+        for (uint32_t device = 0; device < HV_MAX_DEVICES; device++)
+            hv_pools_refresh(process, device);
     return result;
 }
 
@@ -197,7 +224,7 @@ static CUresult reserve_from(const struct source *source, struct hv_reservation 
     *reservation = (struct hv_reservation){0};
     if (source->process == NULL || !source->on_device)
         return CUDA_SUCCESS;
-    return hv_reserve_ordinal(reservation, source->ordinal, bytes);
+    return hv_reserve_ordinal(reservation, source->ordinal, hv_pool_reservation(source->pool, bytes));
 }
 
 static CUresult allocated_from(const struct source *source, struct hv_reservation *reservation, CUresult result,

@@ -32,6 +32,7 @@ HV_WRAP(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes))
     if (process == NULL || result != CUDA_SUCCESS || free_bytes == NULL || total_bytes == NULL)
         return result;
     struct hv_memory_view view;
+    hv_pending_settle(process);
     hv_pools_refresh(process, device);
     hv_memory_view(device, *total_bytes, *free_bytes, &view);
     *free_bytes = view.free;

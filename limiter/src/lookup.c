@@ -130,3 +130,13 @@ HV_WRAP(cuGetProcAddress_v2, (const char *symbol, void **function, int version, 
     int result = HV_REAL(cuGetProcAddress_v2)(symbol, &found, version, flags, status);
     return end_lookup(result, found, function);
 }
+
+/* The form that programs with per-thread default streams get. */
+HV_WRAP(cuGetProcAddress_v2_ptsz, (const char *symbol, void **function, int version, uint64_t flags, int *status))
+{
+    if (function == NULL)
+        return HV_REAL(cuGetProcAddress_v2_ptsz)(symbol, NULL, version, flags, status);
+    void *found = begin_lookup();
+    int result = HV_REAL(cuGetProcAddress_v2_ptsz)(symbol, &found, version, flags, status);
+    return end_lookup(result, found, function);
+}

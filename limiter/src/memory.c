@@ -194,6 +194,7 @@ static bool try_reserve(struct hv_reservation *reservation, uint64_t *limit)
 static void give_up_everything_spare(struct hv_reservation *reservation)
 {
     struct hv_account account = account_of(reservation->slot, reservation->device, false);
+    hv_pending_wait(reservation->process);
     hv_pools_trim(reservation->process, reservation->device);
     uint64_t kept = hv_kept_empty(&reservation->process->kept, reservation->device);
     if (kept != 0)

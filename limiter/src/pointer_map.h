@@ -22,6 +22,7 @@ enum hv_pointer_kind {
     HV_POINTER_MAPPED_HANDLE = 5, /* start of a mapped range; its physical handle */
     HV_POINTER_CONTEXT = 6,       /* a context; a record with its device's ordinal */
     HV_POINTER_POOL = 7,          /* a memory pool; a record with its device's ordinal */
+    HV_POINTER_GRAPH = 8,         /* an executable graph with allocation nodes; a record of their bytes */
 };
 
 #define HV_RECORD_BYTES_BITS 44 /* as in the ledger */

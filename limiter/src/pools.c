@@ -14,8 +14,22 @@ static void unlock(uint32_t *word)
     hv_store_release_32(word, 0);
 }
 
+/* Pools grow by so much at a time as long as nothing else is known of them. */
+#define GRANULE_BYTES (UINT64_C(32) << 20)
+
+static bool is_graph_memory(CUmemoryPool handle, CUdevice *ordinal)
+{
+    *ordinal = (CUdevice)((uintptr_t)handle - 1); /* only looked at where it is small */
+    return (uintptr_t)handle - 1 < HV_ORDINALS;
+}
+
 static bool held_by(CUmemoryPool handle, uint64_t *bytes)
 {
+    CUdevice ordinal;
+    if (is_graph_memory(handle, &ordinal)) {
+        hv_call_type_cuDeviceGetGraphMemAttribute ask_graph = HV_DRIVER(cuDeviceGetGraphMemAttribute);
+        return ask_graph != NULL && ask_graph(ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, bytes) == CUDA_SUCCESS;
+    }
     hv_call_type_cuMemPoolGetAttribute ask = HV_DRIVER(cuMemPoolGetAttribute);
     return ask != NULL && ask(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes) == CUDA_SUCCESS;
 }
@@ -52,6 +66,35 @@ struct hv_pool *hv_pool_of(struct hv_process *process, CUmemoryPool handle, uint
     return pool;
 }
 
+/* The wrappers of these, for the type of the driver's functions. */
+int hv_cuDeviceGraphMemTrim(CUdevice device);
+int hv_cuMemPoolTrimTo(CUmemoryPool pool, size_t bytes);
+
+static void give_up(CUmemoryPool handle)
+{
+    CUdevice ordinal;
+    if (is_graph_memory(handle, &ordinal)) /* errors, both: then it keeps what it has */
+        (void)HV_REAL(cuDeviceGraphMemTrim)(ordinal);
+    else
+        (void)HV_REAL(cuMemPoolTrimTo)(handle, 0);
+}
+
+uint64_t hv_pool_reservation(const struct hv_pool *pool, uint64_t bytes)
+{
+    uint64_t granule = pool == NULL ? 1 : hv_load_relaxed(&pool->granule); /* a figure that only improves */
+    granule = granule == 0 ? GRANULE_BYTES : granule;
+    return bytes > HV_TOTAL_BYTES_MASK ? bytes : (bytes + granule - 1) / granule * granule;
+}
+
+/* The largest power of two that all growth so far was a multiple of. */
+static void learn_granule(struct hv_pool *pool, uint64_t growth)
+{
+    uint64_t power = growth & -growth;
+    uint64_t known = pool->granule == 0 ? GRANULE_BYTES : pool->granule;
+    if (growth != 0)
+        hv_store_relaxed(&pool->granule, power < known ? power : known);
+}
+
 void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation)
 {
     uint64_t held;
@@ -60,6 +103,7 @@ void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation)
         held = pool->accounted + reservation->bytes;
     uint64_t growth = held > pool->accounted ? held - pool->accounted : 0;
     uint64_t shrunk = pool->accounted > held ? pool->accounted - held : 0;
+    learn_granule(pool, growth);
     hv_reservation_correct(reservation, growth);
     hv_memory_release(reservation->process, pool->device, false, shrunk);
     pool->accounted = held;
@@ -81,14 +125,13 @@ static void refresh(struct hv_process *process, struct hv_pool *pool)
 
 static void for_each(struct hv_process *process, uint32_t device, bool trim)
 {
-    hv_call_type_cuMemPoolTrimTo give_up = HV_DRIVER(cuMemPoolTrimTo);
     for (uint32_t i = 0; i < HV_POOLS; i++) {
         struct hv_pool *pool = &process->pools.pools[i];
         CUmemoryPool handle = __atomic_load_n(&pool->handle, __ATOMIC_ACQUIRE);
         if (handle == NULL || pool->device != device || hv_load_relaxed(&pool->accounted) == 0)
             continue;
-        if (trim && give_up != NULL)
-            (void)give_up(handle, 0); /* then it keeps what it has */
+        if (trim)
+            give_up(handle);
         refresh(process, pool);
     }
 }
@@ -111,6 +154,7 @@ void hv_pool_destroyed(struct hv_process *process, CUmemoryPool handle)
     lock(&pool->lock);
     hv_memory_release(process, pool->device, false, pool->accounted);
     pool->accounted = 0;
+    pool->granule = 0;
     __atomic_store_n(&pool->handle, NULL, __ATOMIC_RELEASE);
     unlock(&pool->lock);
 }

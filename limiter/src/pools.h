@@ -2,7 +2,8 @@
  * Memory pools of the driver (stream-ordered allocation). A pool keeps what was
  * freed, so what counts is not what its allocations hold but what it holds
  * itself, and the driver tells that: an allocation is reserved in full and then
- * corrected to what the pool grew by.
+ * corrected to what the pool grew by. The memory of graphs' allocation nodes is
+ * kept in the same way, by a pool of each device that has no handle.
  */
 #ifndef HV_POOLS_H
 #define HV_POOLS_H
@@ -21,6 +22,8 @@ struct hv_pool {
     uint64_t accounted;  /* bytes in the ledger */
     uint32_t device;     /* index in hv_limits.devices */
     uint32_t lock;
+    uint64_t granule;    /* the pool is taken to grow by multiples of this; 0: nothing is known yet */
+    uint64_t claimed;    /* kept bytes that launches under way count on (graph memory) */
 };
 
 struct hv_pool_table {
@@ -28,9 +31,19 @@ struct hv_pool_table {
     struct hv_pool pools[HV_POOLS];
 };
 
+/* What stands for the handle of a device's graph memory: no pool has such an
+ * address. */
+static inline CUmemoryPool hv_graph_memory_of(CUdevice ordinal)
+{
+    return (CUmemoryPool)(uintptr_t)(ordinal + 1);
+}
+
 /* The pool of this handle, entered if need be; NULL: no room, or a driver that
  * does not tell what pools hold. Its allocations then count one by one. */
 struct hv_pool *hv_pool_of(struct hv_process *process, CUmemoryPool handle, uint32_t device);
+
+/* What to reserve for an allocation, so that the pool's growth is covered. */
+uint64_t hv_pool_reservation(const struct hv_pool *pool, uint64_t bytes);
 
 /* After an allocation from it that was reserved. */
 void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation);

@@ -13,6 +13,7 @@
 #include "cuda_abi.h"
 #include "functions.h"
 #include "kept.h"
+#include "pending.h"
 #include "pointer_map.h"
 #include "pools.h"
 #include "sampler.h"
@@ -29,8 +30,10 @@ struct hv_process {
     uint64_t ordinals[HV_ORDINALS];
     uint64_t context_reserved_at_ns[HV_MAX_DEVICES];
     uint32_t made_contexts[HV_MAX_DEVICES]; /* by cuCtxCreate, and not destroyed */
+    uint32_t graphs_with_memory; /* executable graphs with allocation nodes */
     struct hv_pool_table pools;
     struct hv_kept kept;
+    struct hv_pending_frees pending;
     struct hv_pointer_map memory[HV_KEPT_STRIPES]; /* device memory, by the thread that allocated it (held.h) */
     struct hv_pointer_map pointers;                /* everything else */
     struct hv_sampler sampler;
