@@ -17,6 +17,7 @@ from hypervisor.model.allocation import (
     QosClass,
     Resources,
 )
+from hypervisor.model.diagnosis import CheckResult, Diagnosis, SkipReason, Verdict
 from hypervisor.model.event import Event, EventType, ObjectKind, ObjectReference
 from hypervisor.model.figure import Figure, FigureSource
 from hypervisor.model.gpu import Gpu, GpuIdentity, GpuReadings, Partition, ProcessOnGpu
@@ -34,6 +35,7 @@ __all__ = [
     "AllocationSpec",
     "AllocationUsage",
     "AttachedProcess",
+    "CheckResult",
     "Compute",
     "ComputePolicy",
     "Condition",
@@ -42,6 +44,7 @@ __all__ = [
     "DeviceObservation",
     "DeviceRequest",
     "DeviceUsage",
+    "Diagnosis",
     "Enforcement",
     "Event",
     "EventType",
@@ -70,8 +73,10 @@ __all__ = [
     "Resources",
     "RestartPolicy",
     "Revision",
+    "SkipReason",
     "SystemInfo",
     "TopologyLink",
+    "Verdict",
     "Worker",
     "WorkerPhase",
 ]
