@@ -16,6 +16,7 @@ SUBCOMMANDS: Mapping[str, str] = {
     "allocate": "hypervisor.cli.allocate:allocate",
     "demo": "hypervisor.cli.demo:demo",
     "describe": "hypervisor.cli.describe:describe",
+    "doctor": "hypervisor.cli.doctor:doctor",
     "exec": "hypervisor.cli.exec:exec_command",
     "get": "hypervisor.cli.get:get",
     "gpu-reader": "hypervisor.cli.gpu_reader:gpu_reader",

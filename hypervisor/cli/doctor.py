@@ -1,0 +1,96 @@
+"""`hypervisor doctor`: why a GPU is not usable, a limit not in force, or a Pod not placed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hypervisor.cli.connection import server_option
+from hypervisor.cli.failure import EXIT_FAILED, CommandError
+
+if TYPE_CHECKING:
+    from hypervisor.model import Diagnosis
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+root_option = click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("/"),
+    help="Directory to examine instead of this machine: a mounted root, or a bundle that was unpacked.",
+)
+kubernetes_option = click.option(
+    "--kubernetes",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Directory with KIND.json files as 'kubectl get KIND -o json' writes them.",
+)
+output_option = click.option("-o", "--output", type=click.Choice(["table", "json", "html"]), default="table")
+
+
+@click.group()
+def doctor() -> None:
+    """Find the broken link between a GPU and a workload.
+
+    Ends with 0 when no check fails, with 1 when one does.
+    """
+
+
+@doctor.command()
+@root_option
+@server_option
+@kubernetes_option
+@output_option
+@click.option("--gate", is_flag=True, help="End with 0 only if every check that a new node needs has passed.")
+@click.option("--cuda", metavar="VERSION", help="CUDA version that this node must be able to run, 12.4 for instance.")
+@click.option(
+    "--image",
+    type=click.Path(path_type=Path, exists=True),
+    help="Image that this node must be able to run: an OCI layout, a 'docker save' archive, or its config as JSON.",
+)
+@click.option("--pod", metavar="NAMESPACE/NAME", help="Running Pod whose CUDA version this node must be able to run.")
+def node(
+    *,
+    root: Path,
+    server: str | None,
+    kubernetes: Path | None,
+    output: str,
+    gate: bool,
+    cuda: str | None,
+    image: Path | None,
+    pod: str | None,
+) -> None:
+    """Examine this node, with or without a daemon."""
+    from hypervisor.cli.doctor_source import facts_of_node, open_root
+    from hypervisor.cli.doctor_subject import objects_from, requirement
+    from hypervisor.doctor.check import examine, gate_failures
+    from hypervisor.doctor.checks import NODE_CHECKS
+    from hypervisor.doctor.subject import NodeSubject
+
+    files = open_root(root)
+    facts, why = facts_of_node(files, server)
+    subject = NodeSubject(
+        root=files,
+        facts=facts,
+        facts_absent=why,
+        objects=objects_from(files, kubernetes),
+        requirement=requirement(files, cuda=cuda, image=image, pod=pod),
+        now=time.time(),
+    )
+    diagnosis = examine(NODE_CHECKS, subject, name=f"node {facts.name}" if facts and facts.name else "node")
+    _show(diagnosis, output)
+    if gate:
+        refused = gate_failures(NODE_CHECKS, diagnosis)
+        if refused:
+            raise CommandError(f"the node does not pass the gate: {', '.join(each.check_id for each in refused)}")
+    elif diagnosis.first_broken:
+        raise SystemExit(EXIT_FAILED)
+
+
+def _show(diagnosis: Diagnosis, output: str) -> None:
+    from hypervisor.doctor import report
+
+    click.echo(report.as_json(diagnosis) if output == "json" else report.as_text(diagnosis))

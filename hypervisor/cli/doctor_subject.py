@@ -1,0 +1,65 @@
+"""What the options of `hypervisor doctor` name, made into what its checks take."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hypervisor.cli.failure import EXIT_USAGE, CommandError
+
+if TYPE_CHECKING:
+    from hypervisor.doctor.cuda import CudaRequirement
+    from hypervisor.doctor.kubernetes import Objects
+    from hypervisor.doctor.root import Root
+
+
+def objects_from(root: Root, directory: Path | None) -> Objects:
+    """Kubernetes objects of a directory, or those that a bundle brings."""
+    from hypervisor.doctor.kubernetes import Objects
+
+    return Objects.read(root) if directory is None else Objects.read_directory(directory)
+
+
+def requirement(root: Root, *, cuda: str | None, image: Path | None, pod: str | None) -> CudaRequirement | None:
+    """The CUDA version that was asked for by one of the three options; None when none was given."""
+    from hypervisor.doctor.cuda import CudaRequirement
+    from hypervisor.doctor.image import ImageError, environment_of
+
+    if sum(option is not None for option in (cuda, image, pod)) > 1:
+        raise CommandError("--cuda, --image and --pod exclude each other: give one of them", status=EXIT_USAGE)
+    if cuda is not None:
+        if not re.fullmatch(r"\d+\.\d+(\.\d+)?", cuda):
+            raise CommandError(f"--cuda takes a version like 12.4, and not {cuda!r}", status=EXIT_USAGE)
+        return CudaRequirement("--cuda", cuda)
+    if image is not None:
+        try:
+            variables = environment_of(image)
+        except ImageError as error:
+            raise CommandError(f"--image: {error}", status=EXIT_USAGE) from error
+        found = CudaRequirement.from_environment(variables, origin=f"image {image.name}")
+        if found is None:
+            raise CommandError(f"--image: {image} says nothing of CUDA (no CUDA_VERSION, no NVIDIA_REQUIRE_CUDA)")
+        return found
+    return None if pod is None else _of_pod(root, pod)
+
+
+def _of_pod(root: Root, pod: str) -> CudaRequirement:
+    from hypervisor.doctor.cuda import CudaRequirement
+    from hypervisor.doctor.pod_processes import pod_processes
+    from hypervisor.doctor.process_files import environment
+
+    namespace, name = pod_name(pod)
+    for process in pod_processes(root, namespace, name):
+        found = CudaRequirement.from_environment(environment(root, process), origin=f"Pod {pod}")
+        if found is not None:
+            return found
+    raise CommandError(f"--pod: no process of {pod} on this node says which CUDA it has; does it run here?")
+
+
+def pod_name(text: str) -> tuple[str, str]:
+    """Namespace and name. Raises CommandError."""
+    namespace, slash, name = text.partition("/")
+    if not (slash and namespace and name) or "/" in name:
+        raise CommandError(f"a Pod is named NAMESPACE/NAME, and not {text!r}", status=EXIT_USAGE)
+    return namespace, name

@@ -1,0 +1,115 @@
+"""Kubernetes objects as `kubectl get -o json` writes them, from files; nothing here talks to an API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hypervisor.doctor.root import METADATA, Root
+
+DIRECTORY = f"{METADATA}/kubernetes"
+Object = Mapping[str, Any]
+# File below the directory -> what kubectl is asked for.
+KINDS: Mapping[str, str] = {
+    "nodes": "nodes",
+    "pods": "pods -A",
+    "events": "events -A",
+    "daemonsets": "daemonsets -A",
+    "replicasets": "replicasets -A",
+    "deployments": "deployments -A",
+    "webhooks": "mutatingwebhookconfigurations",
+    "crds": "customresourcedefinitions",
+    "namespaces": "namespaces",
+    "clusters": "tensorfusionclusters",
+    "gpupools": "gpupools",
+    "gpunodes": "gpunodes",
+    "gpus": "gpus.tensor-fusion.ai",
+    "workloads": "tensorfusionworkloads -A",
+    "connections": "tensorfusionconnections -A",
+    "quotas": "gpuresourcequotas -A",
+}
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Lists of objects by the names of KINDS. A kind that could not be asked for is absent, which is not empty."""
+
+    kinds: Mapping[str, Sequence[Object]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, root: Root) -> Objects:
+        """Those that a bundle brings along."""
+        return cls._of(lambda name: root.text(f"{DIRECTORY}/{name}.json"))
+
+    @classmethod
+    def read_directory(cls, directory: Path) -> Objects:
+        """Those of a directory with KIND.json files."""
+        below = Root(directory)
+        return cls._of(lambda name: below.text(f"/{name}.json"))
+
+    @classmethod
+    def _of(cls, text_of: Callable[[str], str | None]) -> Objects:
+        """A file that is no list of objects counts as absent."""
+        found: dict[str, Sequence[Object]] = {}
+        for name in KINDS:
+            text = text_of(name)
+            if text is None:
+                continue
+            try:
+                items = msgspec.json.decode(text).get("items")
+            except (msgspec.DecodeError, AttributeError):
+                continue
+            if isinstance(items, list):
+                found[name] = [item for item in items if isinstance(item, dict)]
+        return cls(found)
+
+    def known(self, kind: str) -> bool:
+        """Whether this kind could be asked for."""
+        return kind in self.kinds
+
+    def all(self, kind: str) -> Sequence[Object]:
+        """All objects of a kind; empty also where it could not be asked for."""
+        return self.kinds.get(kind, ())
+
+    def one(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
+        """The object of this name."""
+        for each in self.all(kind):
+            metadata = each.get("metadata", {})
+            if metadata.get("name") == name and namespace in (None, metadata.get("namespace")):
+                return each
+        return None
+
+
+def part(value: object, *path: str) -> Any:
+    """What lies at a path of keys; None where a step is missing or no object."""
+    for key in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(key)
+    return value
+
+
+def name_of(value: Object) -> str:
+    """namespace/name, or the name alone."""
+    namespace, name = part(value, "metadata", "namespace"), part(value, "metadata", "name") or "?"
+    return f"{namespace}/{name}" if namespace else str(name)
+
+
+def labels_of(value: Object) -> Mapping[str, str]:
+    """Labels of an object."""
+    return part(value, "metadata", "labels") or {}
+
+
+def annotations_of(value: Object) -> Mapping[str, str]:
+    """Annotations of an object."""
+    return part(value, "metadata", "annotations") or {}
+
+
+def quantity(value: object) -> int:
+    """A count as Kubernetes writes it; 0 where there is none."""
+    text = str(value) if value is not None else ""
+    return int(text) if text.isdigit() else 0
