@@ -68,6 +68,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     state_dir: Annotated[str, _setting("Directory of what must survive a restart")] = ""
     report_to: Annotated[str, _setting("Address of the aggregator, HOST:PORT or unix:PATH; none by default")] = ""
     catalogue: Annotated[str, _setting("TOML file with models that override the built-in catalogue", reload=True)] = ""
+    xid_policy: Annotated[
+        str, _setting("TOML file with Xid errors whose treatment differs from the built-in policy", reload=True)
+    ] = ""
+    host_root: Annotated[
+        str, _setting("Directory under which the host's /dev, /proc, /run and /sys are found; / by default")
+    ] = ""
+    unified_memory_ratio: Annotated[
+        float,
+        _setting("Share of the host's memory that a GPU without memory of its own offers", reload=True, gt=0, le=1),
+    ] = 0.8
     tflops_ratio: Annotated[
         float, _setting("Requests of TFLOPS may sum up to capacity times this", reload=True, gt=0, le=100)
     ] = 1.0
@@ -108,6 +118,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def state_path(self) -> Path:
         return Path(self.state_dir) if self.state_dir else state_directory()
+
+    @property
+    def host_root_path(self) -> Path:
+        return Path(self.host_root or "/")
 
     @property
     def read_addresses(self) -> tuple[str, ...]:
