@@ -1,7 +1,8 @@
 """Admission: may this be granted? Pure: from a request, an inventory and what is promised, to grants or a Refusal.
 
-The rule of a device: sum of requests <= capacity x ratio, less what processes of no allocation hold;
-request <= limit <= card. Two isolation modes never share a card. Unknown is a reason to hold, never a zero.
+The rule of a device: sum of requests <= capacity x ratio, less what processes of no allocation hold and what the
+driver keeps for itself; request <= limit <= card. Two isolation modes never share a card. Unknown is a reason to
+hold, never a zero.
 """
 
 from __future__ import annotations
@@ -266,11 +267,12 @@ class _Book:
         """Raises Refusal when the sum of requests would exceed the card's VRAM, or when that can't be said."""
         if share.request_vram_bytes == 0:
             return
-        rest, foreign = self._vram_left(device, place)
+        rest, foreign, kept = self._vram_left(device, place)
         if share.request_vram_bytes <= rest:
             return
         promised = self._entry(device).vram_bytes
         held = f", {format_bytes(foreign)} held by processes of no allocation" if foreign else ""
+        held += f", {format_bytes(kept)} kept by the driver" if kept else ""
         raise Refusal(
             RefusalReason.INSUFFICIENT_VRAM,
             f"{_where(device)} has {format_bytes(rest)} ({rest} bytes) of VRAM left ({format_bytes(promised)} "
@@ -279,7 +281,8 @@ class _Book:
             remedy=f"ask for at most {rest} bytes, or for another GPU" if rest else "ask for another GPU",
         )
 
-    def _vram_left(self, device: DeviceObservation, place: int) -> tuple[int, int]:
+    def _vram_left(self, device: DeviceObservation, place: int) -> tuple[int, int, int]:
+        """Bytes that can be promised, and of the rest what others hold and what the driver keeps."""
         card = device.vram_bytes.value
         foreign = self._rules.foreign_bytes.get(device.identity.uuid, 0)
         if card is None or foreign is None:
@@ -291,7 +294,8 @@ class _Book:
                 remedy="try again when it can be read, or ask for another GPU",
             )
         capacity = int(card * _ratio(self._rules.vram_ratio))
-        return max(capacity - self._entry(device).vram_bytes - foreign, 0), foreign
+        kept = _kept_by_driver(device)
+        return max(capacity - self._entry(device).vram_bytes - foreign - kept, 0), foreign, kept
 
     def _entry(self, device: DeviceObservation) -> Promised:
         return self._promised.get(device.identity.uuid) or Promised()
@@ -303,7 +307,8 @@ class _Book:
         if not card:
             return time_left
         foreign = self._rules.foreign_bytes.get(device.identity.uuid) or 0
-        return min(time_left, _ratio(self._rules.vram_ratio) - Fraction(promised.vram_bytes + foreign, card))
+        gone = promised.vram_bytes + foreign + _kept_by_driver(device)
+        return min(time_left, _ratio(self._rules.vram_ratio) - Fraction(gone, card))
 
     def _check_ready(self) -> None:
         if self._inventory.devices:
@@ -354,6 +359,10 @@ def _grant(device: DeviceObservation, share: DeviceShare) -> DeviceGrant:
         request_vram_bytes=share.request_vram_bytes,
         limit_vram_bytes=share.limit_vram_bytes,
     )
+
+
+def _kept_by_driver(device: DeviceObservation) -> int:
+    return device.readings.memory_reserved_bytes.value or 0
 
 
 def _ratio(value: float) -> Fraction:

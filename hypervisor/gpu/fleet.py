@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from hypervisor.gpu import addresses, device, wire
 from hypervisor.gpu.codes import TIMEOUT
@@ -79,19 +80,19 @@ class Fleet:
 
     # ---- what to ask ----
 
-    def plan(self, count: int | None, *, now: float) -> list[wire.Attach]:
+    def plan(self, listed: int | None, *, now: float) -> list[wire.Attach]:
         """What a new reader is to attach: by index, or by bus id where cards must not be touched."""
         self.holes.clear()
         for card in self.cards.values():
             card.attached = False
         cards = list(self.cards.values())
         untouched = [card for card in cards if card.detached or self.quarantined(card.slot, now=now)]
-        complete = count == len(cards) and not any(card.missing for card in cards)
-        if count is None or ((untouched or complete) and all(card.bus_id for card in cards)):
+        complete = listed == len(cards) and not any(card.missing for card in cards)
+        if listed is None or ((untouched or complete) and all(card.bus_id for card in cards)):
             return [wire.Attach(bus_id=card.bus_id) for card in cards if card.bus_id and card not in untouched]
         taken = {card.index for card in untouched}
         requests = []
-        for index in range(count):
+        for index in range(listed):
             quarantine = self.quarantines.get(_by_index(index))
             if quarantine is not None and now < quarantine.until:
                 self.holes[index] = Hole(TIMEOUT, quarantine.until)
@@ -142,7 +143,8 @@ class Fleet:
         if index is None:
             index = known.index if known else len(self.cards)
         card = self.cards[reply.slot] = known or CardState(reply.slot, index, uuid, facts.bus_id.value)
-        card.slot, card.index, card.bus_id = reply.slot, index, facts.bus_id.value or card.bus_id
+        card.slot, card.bus_id = reply.slot, facts.bus_id.value or card.bus_id
+        self._take_index(card, index, now=now)
         card.attached, card.missing = True, False
         if known is None or card.other_mode >= AGREEING_READINGS:
             card.mig_enabled = bool(reply.mig_enabled.value)
@@ -155,6 +157,25 @@ class Fleet:
         card.facts_due_at = now + min(retry, INSTANCES_SECONDS if card.mig_enabled else float("inf"))
         if card.surveyed is None:
             self.survey_due_at = now
+
+    def _take_index(self, card: CardState, index: int, *, now: float) -> None:
+        """An index is one card's: who is no longer there moves to one that is free, and is asked again if it can be.
+
+        NVML numbers its cards anew when one vanishes or comes back, and we hear of it card by card.
+        """
+        card.index = index
+        displaced = next((other for other in self.cards.values() if other is not card and other.index == index), None)
+        if displaced is None:
+            return
+        taken = {other.index for other in self.cards.values()}
+        displaced.index = next(number for number in count(len(self.cards)) if number not in taken)
+        for uuid in self.devices_of(displaced):
+            record = self.records[uuid]
+            self.records[uuid] = replace(record, identity=replace(record.identity, index=displaced.index))
+        if displaced.attached:
+            for other in self.cards.values():
+                if other.attached and other is not card:
+                    other.facts_due_at = min(other.facts_due_at, now)
 
     def _on_facts(
         self, card: CardState, facts: wire.DeviceFacts, instances: list[wire.DeviceFacts], *, all_told: bool

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -16,6 +17,7 @@ from hypervisor.gpu.catalogue import Catalogue
 from hypervisor.gpu.conditions import Finding
 from hypervisor.gpu.failures import UnusableError
 from hypervisor.gpu.fleet import Fleet
+from hypervisor.gpu.holders import holders_of
 from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import LingeringProcesses, ReaderGoneError, ReaderHungError, open_reader_process
 from hypervisor.gpu.session import AnsweredLateError, Known, Session, Turn
@@ -125,6 +127,20 @@ class GpuReader:
             self._renew()
             self._publish()
         await trio.lowlevel.checkpoint()
+
+    async def holders(self, uuid: str) -> tuple[int, ...]:
+        """Host pids of other processes that have the card's device node open, as far as we may see them.
+
+        Of a simulated card there are none, for it has no device node. Raises Refusal when there is no such GPU.
+        """
+        card = self._known.fleet.card_of(uuid)
+        if card is None:
+            raise self._unknown(uuid)
+        settings, minor = self._known.settings, self._known.fleet.records[card.uuid].identity.minor
+        if minor is None or (self._known.fleet.simulated and not settings.host_root):
+            await trio.lowlevel.checkpoint()
+            return ()
+        return await trio.to_thread.run_sync(partial(holders_of, minor, root=settings.host_root_path))
 
     def reload(self, settings: Settings) -> None:
         """Use other settings from the next round on, and read the site's catalogue anew.

@@ -70,6 +70,8 @@ class Cards(Protocol):
 
     async def attach(self, uuid: str) -> None: ...
 
+    async def holders(self, uuid: str) -> tuple[int, ...]: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandStatistics:
@@ -133,18 +135,23 @@ class Commands:
             return remaining
 
     async def detach_gpu(self, uuid: str, reason: str) -> tuple[ProcessOnGpu, ...]:
-        """Let go of a card; returns who else was last seen on it. Cancelled, it may have let go. Raises Refusal."""
+        """Let go of a card; returns who else holds it open or was last seen on it.
+
+        Cancelled, it may have let go. Raises Refusal.
+        """
         with self._counting():
             gpu = self._gpu(uuid)
             await self._cards.detach(gpu.identity.uuid)
             self._publisher.publish()
+            remaining = _remaining(gpu, await self._cards.holders(gpu.identity.uuid))
             self._emit(
                 EventType.NORMAL,
                 "GPUDetached",
                 gpu_reference(gpu),
-                f"let go of the card: {reason or 'no reason given'}",
+                f"let go of the card: {reason or 'no reason given'}; {len(remaining)} other processes hold it",
+                holders=str(len(remaining)),
             )
-            return gpu.readings.processes or ()
+            return remaining
 
     async def attach_gpu(self, uuid: str) -> None:
         """Take a card back. Raises Refusal."""
@@ -215,3 +222,11 @@ class Commands:
             refusal=refusal.reason.value,
             field=refusal.field,
         )
+
+
+def _remaining(gpu: Gpu, holders: tuple[int, ...]) -> tuple[ProcessOnGpu, ...]:
+    """Who is on a card: as the driver last listed them, and who has only opened it."""
+    listed = gpu.readings.processes or ()
+    known = {process.pid for process in listed}
+    opened = (ProcessOnGpu(pid=pid, memory_bytes=None, busy_ratio=None) for pid in holders if pid not in known)
+    return (*listed, *opened)

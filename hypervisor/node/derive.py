@@ -196,7 +196,9 @@ def _available_vram(
         return Figure.absent(capacity.absent_reason)
     if unattributed.value is None:
         return Figure.absent(unattributed.absent_reason)
-    free = int(capacity.value * _exact(ratios.vram)) - requested - unattributed.value
+    # What driver and firmware keep for themselves is part of the capacity and can't be had.
+    reserved = device.readings.memory_reserved_bytes.value or 0
+    free = int(capacity.value * _exact(ratios.vram)) - requested - unattributed.value - reserved
     return Figure(
         value=max(0, free), source=capacity.source, observed_at=unattributed.observed_at, stale=capacity.stale
     )

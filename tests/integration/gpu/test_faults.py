@@ -230,7 +230,7 @@ def test_a_vanished_gpu_stays_listed_and_the_rest_keep_their_names(h100: Simulat
         async with reading(h100) as reader:
             before = await good_round(reader)
             gone, last = before.devices[3].identity.uuid, before.devices[7].identity.uuid
-            h100.fault("gpu=3,vanish")
+            number = h100.fault("gpu=3,vanish")
             await until(reader, lambda now: any(each.health is HealthState.LOST for each in now.devices))
             await reader.detach(last)
             await reader.attach(last)
@@ -246,6 +246,20 @@ def test_a_vanished_gpu_stays_listed_and_the_rest_keep_their_names(h100: Simulat
             assert missing.health is HealthState.LOST
             assert missing.vram_bytes.value == before.devices[3].vram_bytes.value
             assert {each.identity.uuid for each in told.devices} == {each.identity.uuid for each in before.devices}
+            # The driver has numbered the rest anew; no two devices have one number.
+            numbers = {each.identity.uuid: each.identity.index for each in told.devices}
+            assert numbers.pop(gone) >= 7
+            assert sorted(numbers.values()) == list(range(7))
+            h100.machine.clear_fault(number)
+            await reader.detach(last)
+            await reader.attach(last)
+            await until(
+                reader,
+                lambda now: (
+                    all(each.health is HealthState.HEALTHY for each in now.devices)
+                    and [each.identity for each in now.devices] == [each.identity for each in before.devices]
+                ),
+            )
 
     trio.run(main)
 

@@ -18,6 +18,8 @@ from hypervisor.model import (
     AllocationSpec,
     Compute,
     DeviceObservation,
+    Figure,
+    FigureSource,
     HealthCode,
     HealthState,
     Inventory,
@@ -331,6 +333,16 @@ def test_what_strangers_hold_is_subtracted() -> None:
     admit(named("j", request("0", vram=70 * GIB)), stock, [], rules)
     ours = replace(RULES, foreign_bytes=foreign_bytes(stock, {uuid_of(0): {5}}, {}))
     admit(named("j", request("0", vram=80 * GIB)), stock, [], ours)
+
+
+def test_what_the_driver_keeps_for_itself_is_not_granted() -> None:
+    whole = device()
+    kept = Figure(551 * 2**20, FigureSource.DRIVER, 1.0)
+    stock = inventory(replace(whole, readings=replace(whole.readings, memory_reserved_bytes=kept)))
+    refusal = refused(named("j", request("0", vram=80 * GIB)), stock)
+    assert refusal.reason is RefusalReason.INSUFFICIENT_VRAM
+    assert "551Mi kept by the driver" in refusal.message
+    admit(named("j", request("0", vram=80 * GIB - 551 * 2**20)), stock, [], RULES)
 
 
 def test_use_that_can_not_be_read_holds_grants() -> None:

@@ -82,6 +82,9 @@ class Node:
     async def attach(self, uuid: str) -> None:
         self.detached.remove(uuid)
 
+    async def holders(self, uuid: str) -> tuple[int, ...]:
+        return (7, 9)
+
 
 def spec(name: str) -> AllocationSpec:
     return v.allocation(name).spec
@@ -171,7 +174,7 @@ def test_a_card_that_can_not_be_let_go_of_holds_up_no_grant(tmp_path) -> None:
             assert not holders
             node.may_detach.set()
         assert node.detached == [v.uuid(0)]
-        assert [process.pid for process in holders[0]] == [7]
+        assert [process.pid for process in holders[0]] == [7, 9]
         await node.commands.attach_gpu(v.uuid(0))
         assert [reason for _, reason, _, _ in node.events] == ["GPUDetached", "GPUAttached"]
 

@@ -21,6 +21,8 @@ from hypervisor.node.derive import NEVER, Ratios, derive_gpus, settle
 from tests import node_values as v
 
 ONE = Ratios(tflops=1.0, vram=1.0)
+# What the driver keeps of each card for itself.
+KEPT = v.GIB
 
 
 def derive(inventory, allocations=(), *, foreign=0, ratios=ONE, previous=None, now=5.0):
@@ -34,7 +36,7 @@ def test_idle_card_is_available_whole() -> None:
     assert gpu.allocatable
     assert (gpu.used_by, gpu.active_isolation, gpu.allocation_ids) == ("", None, ())
     assert gpu.available_tflops.value == 989.0
-    assert gpu.available_vram_bytes.value == v.VRAM
+    assert gpu.available_vram_bytes.value == v.VRAM - KEPT
     assert gpu.unattributed_bytes.value == 0
 
 
@@ -46,7 +48,7 @@ def test_requests_and_strangers_are_subtracted() -> None:
     assert gpu.requested_tflops == 494.5
     assert gpu.available_tflops.value == 494.5
     assert gpu.unattributed_bytes.value == 3 * v.GIB
-    assert gpu.available_vram_bytes.value == (80 - 16 - 3) * v.GIB
+    assert gpu.available_vram_bytes.value == (80 - 16 - 3) * v.GIB - KEPT
     assert gpu.used_by == "hypervisor"
     assert gpu.active_isolation is IsolationMode.SOFT
     assert gpu.allocatable
@@ -80,7 +82,7 @@ def test_unknown_capacity_is_absent_and_not_zero() -> None:
     (gpu,) = derive(v.inventory(device))
     assert gpu.available_tflops.value is None
     assert gpu.available_tflops.absent_reason == "the model is not in the catalogue"
-    assert gpu.available_vram_bytes.value == v.VRAM
+    assert gpu.available_vram_bytes.value == v.VRAM - KEPT
 
 
 @pytest.mark.parametrize(
@@ -98,13 +100,13 @@ def test_unknown_capacity_is_absent_and_not_zero() -> None:
 def test_health_decides_on_new_grants(health: HealthState, *, allocatable: bool) -> None:
     (gpu,) = derive(v.inventory(v.device(health=health)))
     assert gpu.allocatable is allocatable
-    assert gpu.available_vram_bytes.value == v.VRAM
+    assert gpu.available_vram_bytes.value == v.VRAM - KEPT
 
 
 def test_ratios_stretch_capacity() -> None:
     (gpu,) = derive(v.inventory(v.device()), [v.allocation()], ratios=Ratios(tflops=2.0, vram=1.5))
     assert gpu.available_tflops.value == 989.0 * 1.75
-    assert gpu.available_vram_bytes.value == (120 - 8) * v.GIB
+    assert gpu.available_vram_bytes.value == (120 - 8) * v.GIB - KEPT
 
 
 def test_devices_are_ordered_by_index() -> None:
@@ -153,6 +155,6 @@ def test_available_is_what_is_left_and_never_negative(requests, foreign, ratio) 
     else:
         asked = sum(size for _, size in requests)
         capacity = int(v.VRAM * Decimal(str(ratio)))
-        assert gpu.available_vram_bytes.value == max(0, capacity - asked - foreign)
+        assert gpu.available_vram_bytes.value == max(0, capacity - asked - foreign - KEPT)
     shares = sum(share for share, _ in requests) / 1_000_000
     assert gpu.available_tflops.value == pytest.approx(max(0.0, 989.0 * (ratio - shares)), abs=1e-5)
