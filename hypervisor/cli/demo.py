@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
@@ -21,9 +20,10 @@ def demo(*, seconds: float, simulate: bool | None) -> int:
     from hypervisor.demo.flow import run_demo
     from hypervisor.demo.processes import DemoError
     from hypervisor.demo.screen import Screen
+    from hypervisor.gpu.library import driver_present
 
     if simulate is None:
-        simulate = not Path("/dev/nvidiactl").exists()
+        simulate = not driver_present()
     try:
         held = run_demo(seconds=seconds, simulate=simulate, screen=Screen(sys.stdout))
     except DemoError as error:

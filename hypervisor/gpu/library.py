@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ DRIVER_TRACES = (
     "/proc/driver/nvidia/version",
     "/sys/module/nvidia",
 )
+# What opening a device node gives when no driver stands behind it: NVIDIA's programs make nodes without one.
+NOBODY_THERE = frozenset({errno.ENXIO, errno.ENODEV, errno.ENOENT})
 
 SIMULATED_MACHINE = b"_GPUSIM1"  # the first bytes of a simulated machine, mapped by whoever runs on it
 
@@ -88,10 +91,25 @@ def is_simulated() -> bool:
     True when a simulated machine is mapped into this process, which no setting can hide, or when the kernel shows no
     trace of a driver that NVML could talk to.
     """
-    if not any(Path(trace).exists() for trace in DRIVER_TRACES):
+    if not driver_present():
         return True
     starts = shared_mappings(Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"))
     return any(_begins_with_machine(start) for start in starts)
+
+
+def driver_present() -> bool:
+    """Is a driver's kernel part loaded? A device node alone does not count; one that we may not open does."""
+    return any(_answers(trace) for trace in DRIVER_TRACES)
+
+
+def _answers(trace: str) -> bool:
+    if not trace.startswith("/dev/"):
+        return Path(trace).exists()
+    try:
+        os.close(os.open(trace, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno not in NOBODY_THERE
+    return True
 
 
 def shared_mappings(maps: str) -> list[int]:

@@ -45,6 +45,17 @@ def shown(machine: Path, *command: str | Path, **variables: str) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_device_nodes_are_left() -> Iterator[None]:
+    """NVIDIA's programs, run by root, make device nodes even where there is no driver; those go again."""
+    before = set(Path("/dev").glob("nvidia*"))
+    yield
+    if not Path("/proc/driver/nvidia").exists():
+        for node in set(Path("/dev").glob("nvidia*")) - before:
+            if node.is_char_device():
+                node.unlink()
+
+
 @contextmanager
 def load(machine: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A client of the driver API at work, for the length of the block."""
