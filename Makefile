@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
-TEST_ARGS ?=
+QUICK := not slow and not gpu
 
 NATIVE_INPUTS := $(wildcard limiter/*/*.[ch] limiter/*/*.def limiter/*.map limiter/*.py simulator/*/*.[ch] \
 	simulator/*/*.def simulator/*/*.csv simulator/*/*.map simulator/*.py protos/hypervisor/v1/*.proto \
@@ -30,8 +30,15 @@ setup: $(VENV)/.built
 demo: setup
 	@$(BIN)/hypervisor demo $(DEMO_ARGS)
 
+# Unit tests and C tests run side by side; what runs real processes against the clock has the machine to itself.
+ifdef TEST_ARGS
 test: setup
-	@$(BIN)/python -m pytest -q -m "not slow and not gpu" $(TEST_ARGS)
+	@$(BIN)/python -m pytest -q -m "$(QUICK)" $(TEST_ARGS)
+else
+test: setup
+	@$(BIN)/python -m pytest -q -m "$(QUICK)" -n 2 --dist worksteal tests/unit tests/native
+	@$(BIN)/python -m pytest -q -m "$(QUICK)" --ignore tests/unit --ignore tests/native tests
+endif
 
 test-slow: setup
 	@$(BIN)/python -m pytest -q -m "slow and not gpu and not clients" $(TEST_ARGS)
