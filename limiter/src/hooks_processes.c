@@ -30,18 +30,24 @@ static bool is_of_this_pod(const struct hv_slot_table *slots, uint32_t pid_names
     return false;
 }
 
+/* Rows of a list: how long each is, and where in it the pid stands. */
+struct rows {
+    size_t bytes;
+    size_t pid_offset;
+};
+
 /* Move the Pod's entries to the front; how many there are. */
-static unsigned int keep_own(unsigned char *entries, unsigned int count, size_t entry_bytes)
+static unsigned int keep_own(unsigned char *entries, unsigned int count, struct rows rows)
 {
     struct hv_os_process self;
     hv_os_this_process(&self);
     unsigned int kept = 0;
     for (unsigned int i = 0; i < count; i++) {
-        const unsigned char *entry = entries + i * entry_bytes;
+        const unsigned char *entry = entries + i * rows.bytes;
         uint32_t pid;
-        memcpy(&pid, entry, sizeof pid);
+        memcpy(&pid, entry + rows.pid_offset, sizeof pid);
         if (is_of_this_pod(&hv_files()->slots, self.pid_namespace, pid))
-            memmove(entries + kept++ * entry_bytes, entry, entry_bytes);
+            memmove(entries + kept++ * rows.bytes, entry, rows.bytes);
     }
     return kept;
 }
@@ -55,7 +61,7 @@ static int own_processes(list_type *real, nvmlDevice_t device, unsigned int *cou
     int result = all == NULL ? NVML_ERROR_INSUFFICIENT_SIZE : real(device, &found, all);
     if (result == NVML_SUCCESS) {
         unsigned int room = *count;
-        *count = keep_own(all, found, entry_bytes);
+        *count = keep_own(all, found, (struct rows){.bytes = entry_bytes});
         if (*count > room || (*count != 0 && entries == NULL))
             result = NVML_ERROR_INSUFFICIENT_SIZE; /* with the number that there are, as NVML does */
         else if (*count != 0)
@@ -81,3 +87,43 @@ LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, ENTRY_BYTES_V2)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses, ENTRY_BYTES_V1)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, ENTRY_BYTES_V2)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, ENTRY_BYTES_V2)
+
+/* ---- lists that the program's own buffer holds: filtered where they lie ---- */
+
+/* A count that only asks for room stays the whole machine's: there is enough. */
+static int filtered(int result, unsigned char *entries, unsigned int *count, struct rows rows)
+{
+    if (result == NVML_SUCCESS && entries != NULL && count != NULL && hv_attach() == HV_ATTACH_DONE)
+        *count = keep_own(entries, *count, rows);
+    return result;
+}
+
+static const struct rows detail_rows = {.bytes = 32};                          /* pid, bytes, instances, protected bytes */
+static const struct rows sample_rows = {.bytes = 32};                          /* pid, time, four engines */
+static const struct rows utilization_rows = {.bytes = 40, .pid_offset = 8};    /* time, pid, six engines */
+static const struct rows pid_rows = {.bytes = sizeof(unsigned int)};
+
+HV_WRAP(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t device, nvmlProcessDetailList_t *list))
+{
+    int result = HV_REAL(nvmlDeviceGetRunningProcessDetailList)(device, list);
+    return list == NULL ? result : filtered(result, list->processes, &list->count, detail_rows);
+}
+
+HV_WRAP(nvmlDeviceGetProcessUtilization,
+        (nvmlDevice_t device, void *samples, unsigned int *count, unsigned long long since))
+{
+    return filtered(HV_REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since), samples, count,
+                    sample_rows);
+}
+
+HV_WRAP(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *list))
+{
+    int result = HV_REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, list);
+    return list == NULL ? result : filtered(result, list->processes, &list->count, utilization_rows);
+}
+
+/* Of processes that have ended nothing tells whose they were: they are hidden. */
+HV_WRAP(nvmlDeviceGetAccountingPids, (nvmlDevice_t device, unsigned int *count, unsigned int *pids))
+{
+    return filtered(HV_REAL(nvmlDeviceGetAccountingPids)(device, count, pids), (unsigned char *)pids, count, pid_rows);
+}

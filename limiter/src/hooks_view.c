@@ -121,3 +121,81 @@ HV_WRAP(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memor
     memory->used = view.used;
     return result;
 }
+
+/* A MIG instance says its size in MiB. */
+static int attributes(int result, nvmlDevice_t device, nvmlDeviceAttributes_t *told)
+{
+    struct hv_memory_view view;
+    uint64_t card = told == NULL ? 0 : (uint64_t)told->memorySizeMB << 20;
+    if (result == NVML_SUCCESS && told != NULL && nvml_view(device, card, card, &view))
+        told->memorySizeMB = view.total >> 20;
+    return result;
+}
+
+HV_WRAP(nvmlDeviceGetAttributes, (nvmlDevice_t device, nvmlDeviceAttributes_t *told))
+{
+    return attributes(HV_REAL(nvmlDeviceGetAttributes)(device, told), device, told);
+}
+
+HV_WRAP(nvmlDeviceGetAttributes_v2, (nvmlDevice_t device, nvmlDeviceAttributes_t *told))
+{
+    return attributes(HV_REAL(nvmlDeviceGetAttributes_v2)(device, told), device, told);
+}
+
+/* ---- utilisation, where the setting asks for it: the Pod's own, as a share of its limit ---- */
+
+#define SHORTEST_WINDOW_NS UINT64_C(100000000)
+
+static uint64_t pod_charged(uint32_t device)
+{
+    const struct hv_slot_table *slots = &hv_files()->slots;
+    uint64_t charged = 0;
+    for (uint32_t i = 0; i < HV_PROCESS_SLOTS; i++)
+        if (hv_slot_may_be_used(slots, i) && (hv_load_acquire(&hv_slot_at(slots, i)->state) & 0xff) == HV_SLOT_LIVE)
+            charged += hv_load_relaxed(&hv_slot_at(slots, i)->devices[device].charged_ns);
+    return charged;
+}
+
+/* What the Pod was charged since the last look of this process; false before
+ * there is a window. */
+static bool charged_percent(uint32_t device, uint32_t limit_share_ppm, unsigned int *percent)
+{
+    struct hv_process *process = hv_process();
+    if (process == NULL)
+        return false;
+    struct hv_utilization_window *window = &process->utilization[device];
+    uint64_t now = hv_os_now_ns();
+    uint64_t charged = pod_charged(device);
+    uint64_t began = hv_load_relaxed(&window->began_ns); /* two threads at once: one of them sees an older figure */
+    if (began != 0 && now - began >= SHORTEST_WINDOW_NS) {
+        uint64_t before = hv_load_relaxed(&window->charged_ns);
+        uint64_t used = charged > before ? charged - before : 0; /* less: a process took its figure with it */
+        double share = (double)used * HV_SHARE_FULL_PPM / ((double)(now - began) * limit_share_ppm);
+        hv_store_relaxed(&window->percent_and_known, 1 | (uint64_t)(share >= 1 ? 100 : share * 100 + 0.5) << 1);
+    }
+    if (began == 0 || now - began >= SHORTEST_WINDOW_NS) {
+        hv_store_relaxed(&window->charged_ns, charged);
+        hv_store_relaxed(&window->began_ns, now);
+    }
+    uint64_t known = hv_load_relaxed(&window->percent_and_known);
+    *percent = (unsigned int)(known >> 1);
+    return (known & 1) != 0;
+}
+
+HV_WRAP(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t *told))
+{
+    struct hv_device_terms terms;
+    char uuid[NVML_UUID_BYTES];
+    hv_call_type_nvmlDeviceGetUUID ask = HV_DRIVER(nvmlDeviceGetUUID);
+    int result = HV_REAL(nvmlDeviceGetUtilizationRates)(device, told);
+    if (result != NVML_SUCCESS || told == NULL || hv_attach() != HV_ATTACH_DONE || ask == NULL ||
+        ask(device, uuid, sizeof uuid) != NVML_SUCCESS)
+        return result;
+    uint32_t index = hv_device_by_uuid_text(hv_files(), uuid);
+    if (!hv_terms_read(hv_files(), index, &terms) || (terms.flags & HV_DEVICE_SCALE_UTILIZATION) == 0 ||
+        terms.limit_share_ppm == 0)
+        return result;
+    if (!charged_percent(index, terms.limit_share_ppm, &told->gpu))
+        told->gpu = 0; /* nothing of the Pod's was seen yet; the card's figure is others' work */
+    return result;
+}

@@ -20,6 +20,13 @@
 
 #define HV_ORDINALS 64
 
+/* The last look at what the Pod was charged (hooks_view.c). */
+struct hv_utilization_window {
+    uint64_t began_ns; /* 0: none yet */
+    uint64_t charged_ns;
+    uint64_t percent_and_known; /* of the window before, from bit 1; bit 0: there was one */
+};
+
 struct hv_process {
     struct hv_process_slot *slot; /* NULL: not claimed yet */
     uint32_t claiming;            /* one thread claims, the others wait */
@@ -31,6 +38,7 @@ struct hv_process {
     uint64_t context_reserved_at_ns[HV_MAX_DEVICES];
     uint32_t made_contexts[HV_MAX_DEVICES]; /* by cuCtxCreate, and not destroyed */
     uint32_t graphs_with_memory; /* executable graphs with allocation nodes */
+    struct hv_utilization_window utilization[HV_MAX_DEVICES];
     struct hv_pool_table pools;
     struct hv_kept kept;
     struct hv_pending_frees pending;

@@ -4,6 +4,7 @@
  *   limit_files make DIRECTORY UUID VRAM_BYTES SHARE_PPM [CONTEXT_BYTES [BURST_NS]]
  *   limit_files set DIRECTORY UUID VRAM_BYTES SHARE_PPM   the same, in place
  *   limit_files freeze DIRECTORY 0|1
+ *   limit_files flags DIRECTORY FLAGS                     enum hv_device_flags of the first device
  *   limit_files show DIRECTORY                            one JSON object
  */
 #define _GNU_SOURCE
@@ -109,6 +110,14 @@ int main(int count, char **arguments)
             limits.devices[0].burst_ns = strtoull(arguments[7], NULL, 10);
         publish_limits(&files, &limits);
         arm(&files);
+        return 0;
+    }
+    if (strcmp(command, "flags") == 0 && count == 4) {
+        struct hv_limits limits;
+        uint64_t slot = made_state(&files)->generation & 1;
+        memcpy(&limits, files.shm + HV_SHM_LIMITS_OFFSET + slot * sizeof limits, sizeof limits);
+        limits.devices[0].flags = (uint32_t)strtoul(arguments[3], NULL, 10);
+        publish_limits(&files, &limits);
         return 0;
     }
     if (strcmp(command, "freeze") == 0 && count == 4) {

@@ -1,0 +1,169 @@
+"""What a Pod sees of devices that are not its own, and of figures that are the whole card's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hypervisor.simulation import machine as machines
+from hypervisor.simulation.profiles import load_description
+from tests.integration.limiter.conftest import GIB, MIB, Files, Pod, heard
+
+SCALE_UTILIZATION = 8  # enum hv_device_flags
+NVML = """
+        import pynvml as n
+        n.nvmlInit()
+        def answer(call, *arguments):
+            try:
+                return call(*arguments)
+            except n.NVMLError as error:
+                return error.value
+"""
+
+
+@pytest.fixture
+def three(tmp_path: Path, limit_files: Path) -> tuple[Pod, list[str]]:
+    """A machine with three GPUs, and limit files for none of them yet."""
+    description = tmp_path / "three.yaml"
+    description.write_text(
+        'version: 1\ndriver: {version: "550.163.01", cuda: 12040}\ngpus: [{count: 3, profile: t4}]\n'
+    )
+    machine = tmp_path / "three-machine"
+    machines.create(machine, load_description(str(description)))
+    with machines.opened(machine) as opened:
+        uuids = [gpu["uuid"] for gpu in opened.show()["gpus"]]
+    directory = tmp_path / "three-limits"
+    directory.mkdir()
+    return Pod(machine, Files(directory, limit_files, uuids[0])), uuids
+
+
+COUNT = (
+    NVML
+    + """
+        must("cuInit", 0)
+        count, device = ctypes.c_int(), ctypes.c_int()
+        must("cuDeviceGetCount", ctypes.byref(count))
+        tell([count.value, [call("cuDeviceGet", ctypes.byref(device), i) for i in range(3)], n.nvmlDeviceGetCount(),
+              [type(answer(n.nvmlDeviceGetHandleByIndex, i)) is not int for i in range(3)]])
+"""
+)
+
+
+def test_devices_behind_the_last_of_the_pod_are_not_there(three: tuple[Pod, list[str]]) -> None:
+    pod, uuids = three
+    for last, uuid in enumerate(uuids):
+        pod.files.run("make", uuid, GIB, 1_000_000)
+        there = [number <= last for number in range(3)]
+        assert pod.ask(COUNT) == [last + 1, [0 if here else 101 for here in there], last + 1, there]
+    assert pod.ask(COUNT, limited=False) == [3, [0, 0, 0], 3, [True, True, True]]
+
+
+def test_a_device_before_the_pod_s_has_no_memory_and_its_name_is_not_found(three: tuple[Pod, list[str]]) -> None:
+    pod, uuids = three
+    pod.files.run("make", uuids[1], GIB, 1_000_000)
+    source = (
+        NVML
+        + """
+        total = ctypes.c_size_t()
+        must("cuInit", 0)
+        totals = []
+        for device in range(2):
+            must("cuDeviceTotalMem_v2", ctypes.byref(total), device)
+            totals.append(total.value)
+        memory = [n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(i)).total for i in range(2)]
+        known = [type(answer(n.nvmlDeviceGetHandleByUUID, uuid)) is not int for uuid in UUIDS]
+        tell([totals, memory, known])
+    """
+    )
+    assert pod.ask(source.replace("UUIDS", repr(uuids))) == [[0, GIB], [0, GIB], [False, True, False]]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "granted"),
+    [("1", [0]), ("{1}", [0]), ("0,1", [2, 0]), ("1,9,0", [0]), ("{1},GPU-nothing,0", [0])],
+)
+def test_a_limit_follows_the_uuid_whatever_number_the_device_has(
+    three: tuple[Pod, list[str]], chosen: str, granted: list[int]
+) -> None:
+    """CUDA_VISIBLE_DEVICES has the driver's own meaning: numbers, UUIDs, and the first wrong one ends the list."""
+    pod, uuids = three
+    pod.files.run("make", uuids[1], 256 * MIB, 1_000_000)
+    source = """
+        must("cuInit", 0)
+        count, context, results = ctypes.c_int(), ctypes.c_void_p(), []
+        must("cuDeviceGetCount", ctypes.byref(count))
+        for device in range(count.value):
+            must("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            must("cuCtxSetCurrent", context)
+            results.append(alloc(200 * MIB)[0])
+            results.append(alloc(200 * MIB)[0])
+        tell(results[::2] if all(results[1::2]) else "over the limit")
+    """
+    assert pod.ask(source, CUDA_VISIBLE_DEVICES=chosen.format(*uuids)) == granted
+
+
+def test_a_device_named_twice_gives_no_device_as_without_the_limiter(three: tuple[Pod, list[str]]) -> None:
+    pod, uuids = three
+    pod.files.run("make", uuids[1], 256 * MIB, 1_000_000)
+    source = "tell(call('cuInit', 0))"
+    variables = {"CUDA_VISIBLE_DEVICES": "1,1"}
+    assert pod.ask(source, **variables) == pod.ask(source, limited=False, **variables)
+
+
+def test_a_device_may_be_counted_from_the_back(three: tuple[Pod, list[str]]) -> None:
+    pod, uuids = three
+    pod.files.run("make", uuids[2], 256 * MIB, 1_000_000)
+    assert pod.ask("start(0); tell(memory()[1] // MIB)", CUDA_VISIBLE_DEVICES="2,0") == 256
+
+
+WORK = """
+        start()
+        busy = kernel(2_000)
+        def work():
+            must("cuLaunchKernel", busy, 1, 1, 1, 32, 1, 1, 0, None, None, None)
+            must("cuCtxSynchronize")
+"""
+
+
+def test_time_of_processes_is_told_of_the_pod_s_only(pod: Pod) -> None:
+    others = WORK + "\n        tell(os.getpid())\n        while True:\n            work()\n"
+    listing = (
+        NVML
+        + WORK
+        + """
+        handle, seen, deadline = n.nvmlDeviceGetHandleByIndex(0), set(), time.monotonic() + 20
+        while os.getpid() not in seen and time.monotonic() < deadline:
+            work()
+            samples = answer(n.nvmlDeviceGetProcessUtilization, handle, 0)
+            seen |= {sample.pid for sample in samples} if type(samples) is not int else set()
+        tell([os.getpid(), sorted(seen)])
+    """
+    )
+    with pod.running(others, limited=False) as theirs:
+        outside = heard(theirs)
+        itself, seen = pod.ask(listing)
+        assert seen == [itself]
+        assert outside in pod.ask(listing, limited=False)[1]
+
+
+def test_utilisation_is_the_pod_s_share_of_its_limit_where_that_is_asked_for(pod: Pod) -> None:
+    """Nothing of the Pod's runs while another uses the card: the card says 100 %, the Pod sees 0."""
+    others = WORK + "\n        tell(os.getpid())\n        while True:\n            work()\n"
+    listing = (
+        NVML
+        + """
+        start()
+        handle, deadline = n.nvmlDeviceGetHandleByIndex(0), time.monotonic() + 20
+        told = n.nvmlDeviceGetUtilizationRates(handle).gpu
+        while not (told WANTED) and time.monotonic() < deadline:
+            time.sleep(0.01)
+            told = n.nvmlDeviceGetUtilizationRates(handle).gpu
+        tell(told)
+    """
+    )
+    with pod.running(others, limited=False) as theirs:
+        heard(theirs)
+        assert pod.ask(listing.replace("WANTED", ">= 50")) >= 50
+        pod.files.run("flags", SCALE_UTILIZATION)
+        assert pod.ask(listing.replace("WANTED", "== 0")) == 0
