@@ -130,6 +130,11 @@ def table(shown: dict[str, Any]) -> Iterator[str]:
             f"{gpu['index']:<4}{gpu['name'][:27]:<28}{gpu['utilization_percent']:>4}%{used:>16}"
             f"{memory['peak_bytes'] / _GIB:>10.1f}{gpu['busy_ns'] / 1e9:>9.2f}  {state}"
         )
+        for instance in gpu["mig"]["instances"]:
+            held = f"{instance['used_bytes'] / _GIB:.1f}/{instance['memory_bytes'] / _GIB:.1f}"
+            slices = f"slices {instance['start']}-{instance['start'] + instance['slices'] - 1}"
+            busy = instance["busy_ns"] / 1e9
+            yield f"    MIG {instance['profile']:<11}{slices:<13}{held:>21}{busy:>19.2f}  gi {instance['id']}"
     if shown["processes"]:
         yield f"{'PID':<9}{'GPU':<4}{'USED GiB':>9}{'BUSY s':>9}  {'GROUP':<20}PROGRAM"
     for process in shown["processes"]:
@@ -149,7 +154,7 @@ def table(shown: dict[str, Any]) -> Iterator[str]:
 @click.argument("fault_text", metavar="[FAULT]", required=False)
 @click.option("--clear", metavar="ID|all", help="Switch a fault off, or all.")
 def fault(machine_path: Path, fault_text: str | None, clear: str | None) -> None:
-    """Switch a fault on or off: gpu=3,xid=79,lost or call=nvmlDeviceGet*,return=15,for=30s."""
+    """Switch a fault on or off: gpu=3,xid=79,lost; gpu=0,set=remap_pending,value=1; call=nvmlDeviceGet*,return=15,for=30s."""
     if (fault_text is None) == (clear is None):
         raise click.UsageError("Give a fault to switch on, or --clear with its number or 'all'.")
     with told_in_one_line():

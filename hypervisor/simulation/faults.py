@@ -149,6 +149,10 @@ def parse_fault(value: Value, gpu_count: int) -> FaultSpec:
             every=every.integer(1, _MOST) if every else 0,
             count=count.integer(1, _MOST) if count else 0,
         )
+        if fault.action in _DEVICE_ACTIONS or fault.action == ACTIONS["driver"]:
+            for counted in (every, count, pid):
+                if counted is not None:
+                    raise counted.error(f"'{ACTION_NAMES[fault.action]}' happens once and to no call; leave this out")
         if fault.action in _DEVICE_ACTIONS:
             if gpu is None:
                 raise value.error(f"'{ACTION_NAMES[fault.action]}' needs 'gpu': which one")
@@ -158,7 +162,7 @@ def parse_fault(value: Value, gpu_count: int) -> FaultSpec:
                 raise section.need("renumber").error(f"must be from 0 to {gpu_count - 1}, not {fault.value}")
             return fault
         if fault.action == ACTIONS["driver"]:
-            for alien in (named, gpu, pid):
+            for alien in (named, gpu):
                 if alien is not None:
                     raise alien.error("'driver' happens to the whole machine; leave this out")
             return fault
