@@ -1,9 +1,12 @@
-/* Arrays: memory that is charged and cannot be addressed. Copies to and from them are not modelled yet. */
+/* Arrays: memory that is charged, has no address, and is filled and read by copies. */
 #define _GNU_SOURCE
 #include "driver.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
+#define MAX_LEVELS 32u
 #define ARRAY_UNIT UINT64_C(65536) /* what one array is rounded up to */
 
 struct CUarray_st {
@@ -14,6 +17,10 @@ struct CUarray_st {
     uint32_t levels;             /* more than one: a mipmapped array */
     CUcontext context;
     CUarray next;
+    unsigned char *data;         /* rows, then slices, then levels, close together; costs nothing until touched */
+    uint64_t bytes;              /* mapped at data; 0: it is a level of `parent` */
+    CUarray parent;
+    CUarray level[MAX_LEVELS];   /* handles of levels that were asked for */
 };
 
 /* Bytes of one channel, by the public format numbers; 0: a format that is not known. */
@@ -37,7 +44,7 @@ static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape, uint32_t level
 
 static CUresult create(CUcontext context, CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *shape, uint32_t levels)
 {
-    if (!out || !shape || !shape->Width || !levels || levels > 32 || !channel_bytes(shape->Format) || (shape->NumChannels != 1 && shape->NumChannels != 2 && shape->NumChannels != 4))
+    if (!out || !shape || !shape->Width || !levels || levels > MAX_LEVELS || !channel_bytes(shape->Format) || (shape->NumChannels != 1 && shape->NumChannels != 2 && shape->NumChannels != 4))
         return CUDA_ERROR_INVALID_VALUE;
     if (shape->Width > 131072 || shape->Height > 131072 || shape->Depth > 16384)
         return CUDA_ERROR_INVALID_VALUE;
@@ -49,11 +56,13 @@ static CUresult create(CUcontext context, CUarray *out, const CUDA_ARRAY3D_DESCR
     if (status != SIM_OK)
         return sim_result(status);
     CUarray array = calloc(1, sizeof *array);
-    if (!array) {
+    unsigned char *data = array ? sim_memory_room(bytes) : NULL;
+    if (!data) {
+        free(array);
         sim_refund(sim_here(), context->gpu, sim_driver.process, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *array = (struct CUarray_st){.kind = HANDLE_ARRAY, .gpu = context->gpu, .charged = bytes, .shape = *shape, .levels = levels, .context = context};
+    *array = (struct CUarray_st){.kind = HANDLE_ARRAY, .gpu = context->gpu, .charged = bytes, .shape = *shape, .levels = levels, .context = context, .data = data, .bytes = bytes};
     sim_lock_driver();
     array->next = sim_driver.arrays;
     sim_driver.arrays = array;
@@ -66,6 +75,11 @@ static CUresult create(CUcontext context, CUarray *out, const CUDA_ARRAY3D_DESCR
 static void give_back(CUarray array)
 {
     array->kind = HANDLE_DEAD;
+    for (uint32_t i = 0; i < MAX_LEVELS; i++)
+        if (array->level[i])
+            array->level[i]->kind = HANDLE_DEAD;
+    munmap(array->data, array->bytes);
+    array->data = NULL;
     sim_refund(sim_here(), array->gpu, sim_driver.process, array->charged);
 }
 
@@ -124,6 +138,15 @@ SIM_EXPORTED CUresult CUDAAPI cuArrayDestroy(CUarray array)
 
 static int valid(CUarray array) { return array && array->kind == HANDLE_ARRAY; }
 
+int sim_array_bytes(CUarray array, struct array_bytes *out)
+{
+    if (!valid(array))
+        return 0;
+    const CUDA_ARRAY3D_DESCRIPTOR *shape = &array->shape;
+    *out = (struct array_bytes){array->data, shape->Width * channel_bytes(shape->Format) * shape->NumChannels, or_one(shape->Height), or_one(shape->Depth)};
+    return 1;
+}
+
 SIM_EXPORTED CUresult CUDAAPI cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *flat, CUarray array)
 {
     ENTER();
@@ -170,4 +193,41 @@ SIM_EXPORTED CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
     ENTER();
     return destroy((CUarray)(void *)array, 1); /* the same objects */
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray mipmapped, unsigned int level)
+{
+    ENTER();
+    CUarray array = (CUarray)(void *)mipmapped; /* the same objects */
+    if (!out || !valid(array) || level >= array->levels)
+        return !out || valid(array) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = CUDA_SUCCESS;
+    sim_lock_driver();
+    CUarray *made = &array->level[level];
+    if (!*made && (*made = calloc(1, sizeof **made))) {
+        uint64_t before = 0;
+        for (uint32_t i = 0; i < level; i++)
+            before += level_bytes(&array->shape, i);
+        **made = (struct CUarray_st){.kind = HANDLE_ARRAY, .gpu = array->gpu, .shape = array->shape, .levels = 1, .context = array->context, .data = array->data + before, .parent = array};
+        (*made)->shape.Width = or_one(array->shape.Width >> level);
+        (*made)->shape.Height = array->shape.Height ? or_one(array->shape.Height >> level) : 0;
+        (*made)->shape.Depth = array->shape.Depth ? or_one(array->shape.Depth >> level) : 0;
+    }
+    if (*made)
+        *out = *made;
+    else
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    sim_unlock_driver();
+    return result;
+}
+
+struct requirements { size_t size, alignment; unsigned reserved[4]; }; /* CUDA_ARRAY_MEMORY_REQUIREMENTS */
+CUresult CUDAAPI cuArrayGetMemoryRequirements(struct requirements *out, CUarray array, CUdevice device);
+SIM_EXPORTED CUresult CUDAAPI cuArrayGetMemoryRequirements(struct requirements *out, CUarray array, CUdevice device)
+{
+    ENTER_DEVICE(device);
+    if (!out || !valid(array))
+        return out ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+    *out = (struct requirements){.size = array->charged, .alignment = ARRAY_UNIT};
+    return CUDA_SUCCESS;
 }

@@ -41,6 +41,28 @@ CUresult sim_capture_copy(CUstream stream, CUdeviceptr destination, CUdeviceptr 
     return result;
 }
 
+CUresult sim_capture_box(CUstream stream, const CUDA_MEMCPY3D *box)
+{
+    CUgraphNode node;
+    CUresult result = append(stream, CU_GRAPH_NODE_TYPE_MEMCPY, &node);
+    return result == CUDA_SUCCESS ? sim_graph_set_box(node, box) : result;
+}
+
+/* A graph that is launched while its stream is recorded becomes a part of what is recorded. */
+CUresult sim_capture_graph(CUstream stream, CUgraph graph)
+{
+    CUgraphNode node;
+    CUgraph copy = sim_graph_copy(graph);
+    if (!copy)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = append(stream, CU_GRAPH_NODE_TYPE_GRAPH, &node);
+    if (result == CUDA_SUCCESS)
+        node->child = copy;
+    else
+        sim_graph_free(copy);
+    return result;
+}
+
 CUresult sim_capture_fill(CUstream stream, CUdeviceptr destination, size_t pitch, unsigned value, unsigned element, size_t width, size_t height)
 {
     CUgraphNode node;
@@ -265,6 +287,28 @@ static CUresult info_3(const char *call, int per_thread, CUstream stream, CUstre
     return info(call, per_thread, stream, status, id, graph, after, count);
 }
 DEFINE_TWINS(cuStreamGetCaptureInfo_v3, _ptsz, info_3, (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **after, const CUgraphEdgeData **edges, size_t *count), stream, status, id, graph, after, edges, count)
+
+/* Adds to what the next node will depend on, or replaces it. */
+static CUresult depend(const char *call, int per_thread, CUstream given, CUgraphNode *nodes, size_t count, unsigned flags)
+{
+    CUstream stream;
+    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!stream->capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    if (flags > 1 || (count && !nodes))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++)
+        if (!sim_node_valid(nodes[i]) || nodes[i]->graph != stream->capture)
+            return CUDA_ERROR_INVALID_VALUE;
+    if (flags == 1)
+        stream->capture_after_count = 0;
+    return join(stream, nodes, count);
+}
+DEFINE_TWINS(cuStreamUpdateCaptureDependencies, _ptsz, depend, (CUstream stream, CUgraphNode *nodes, size_t count, unsigned int flags), stream, nodes, count, flags)
+static CUresult depend_2(const char *call, int per_thread, CUstream stream, CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count, unsigned flags) { (void)edges; return depend(call, per_thread, stream, nodes, count, flags); }
+DEFINE_TWINS(cuStreamUpdateCaptureDependencies_v2, _ptsz, depend_2, (CUstream stream, CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count, unsigned int flags), stream, nodes, edges, count, flags)
 
 /* Calls that a strict mode would forbid are allowed; the mode is only kept. */
 SIM_EXPORTED CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)

@@ -150,7 +150,7 @@ SIM_EXPORTED CUresult CUDAAPI cuCtxGetExecAffinity(CUexecAffinityParam *param, C
     if (!param || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT)
         return CUDA_ERROR_INVALID_VALUE;
     param->type = type;
-    param->param.smCount.val = context->sm_limit ? context->sm_limit : sim_here()->gpu[context->gpu].info.sm_count;
+    param->param.smCount.val = context->sm_limit ? context->sm_limit : sim_sm_count(context->gpu);
     return CUDA_SUCCESS;
 }
 

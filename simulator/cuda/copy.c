@@ -14,6 +14,12 @@
 static void *pointer_of(uint64_t address) { return (void *)(uintptr_t)address; }
 static CUdeviceptr address_of(const void *pointer) { return (CUdeviceptr)(uintptr_t)pointer; }
 
+/* SIM_ENGINES: none, from host to host. */
+static enum sim_engine engine_of(int to_device, int from_device)
+{
+    return to_device && from_device ? SIM_ENGINE_D2D : to_device ? SIM_ENGINE_H2D : from_device ? SIM_ENGINE_D2H : SIM_ENGINES;
+}
+
 CUresult sim_copy_now(CUdeviceptr destination, CUdeviceptr source, size_t bytes, enum sim_engine *engine)
 {
     int to_device, from_device;
@@ -23,7 +29,7 @@ CUresult sim_copy_now(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
     if (result != CUDA_SUCCESS)
         return result;
     memmove(pointer_of(destination), pointer_of(source), bytes);
-    *engine = to_device && from_device ? SIM_ENGINE_D2D : to_device ? SIM_ENGINE_H2D : from_device ? SIM_ENGINE_D2H : SIM_ENGINES;
+    *engine = engine_of(to_device, from_device);
     return CUDA_SUCCESS;
 }
 
@@ -109,46 +115,99 @@ DEFINE_TWINS(cuMemcpyPeerAsync, _ptsz, peer_async, (CUdeviceptr to, CUcontext to
 
 /* ---- boxes ---- */
 
-struct box_side { uint64_t base; uint64_t pitch, slice; };
+struct box_side { uint64_t base; uint64_t pitch, slice; int is_array; };
 
-static CUresult side(CUmemorytype type, const void *host, CUdeviceptr device, CUarray array, uint64_t pitch, uint64_t height, struct box_side *out)
+/* `x`, `y` and `z` are where the box begins; an array's box must lie within it. */
+static CUresult side(const CUDA_MEMCPY3D *box, int source, struct box_side *out)
 {
-    (void)array;
-    if (type == CU_MEMORYTYPE_ARRAY)
-        return CUDA_ERROR_NOT_SUPPORTED; /* this driver has no arrays yet */
-    out->base = type == CU_MEMORYTYPE_HOST ? address_of(host) : device;
-    out->pitch = pitch;
-    out->slice = pitch * height;
-    return out->base ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    CUmemorytype type = source ? box->srcMemoryType : box->dstMemoryType;
+    uint64_t x = source ? box->srcXInBytes : box->dstXInBytes, y = source ? box->srcY : box->dstY, z = source ? box->srcZ : box->dstZ;
+    uint64_t pitch = source ? box->srcPitch : box->dstPitch, height = source ? box->srcHeight : box->dstHeight;
+    out->is_array = type == CU_MEMORYTYPE_ARRAY;
+    if (out->is_array) {
+        struct array_bytes bytes;
+        if (!sim_array_bytes(source ? box->srcArray : box->dstArray, &bytes))
+            return CUDA_ERROR_INVALID_HANDLE;
+        if (x + box->WidthInBytes > bytes.row || y + box->Height > bytes.rows || z + box->Depth > bytes.slices)
+            return CUDA_ERROR_INVALID_VALUE;
+        out->base = address_of(bytes.data);
+        out->pitch = bytes.row;
+        out->slice = bytes.row * bytes.rows;
+    } else {
+        out->base = type == CU_MEMORYTYPE_HOST ? address_of(source ? box->srcHost : box->dstHost) : source ? box->srcDevice : box->dstDevice;
+        out->pitch = pitch ? pitch : box->WidthInBytes;
+        out->slice = out->pitch * (height ? height : box->Height);
+        if (!out->base || ((box->Height > 1 || box->Depth > 1) && out->pitch < box->WidthInBytes))
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    out->base += z * out->slice + y * out->pitch + x;
+    return CUDA_SUCCESS;
 }
 
-static CUresult copy_box(CUstream stream, const CUDA_MEMCPY3D *box, int wait)
+/* One row; arrays are the device's and were checked as a whole. */
+static CUresult copy_row(const struct box_side *to, uint64_t destination, const struct box_side *from, uint64_t source, size_t bytes, enum sim_engine *engine)
+{
+    int to_device = 1, from_device = 1;
+    CUresult result = to->is_array ? CUDA_SUCCESS : sim_range_check(pointer_of(destination), bytes, 0, &to_device);
+    if (result == CUDA_SUCCESS && !from->is_array)
+        result = sim_range_check(pointer_of(source), bytes, 0, &from_device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    memmove(pointer_of(destination), pointer_of(source), bytes);
+    *engine = engine_of(to_device, from_device);
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_copy_box(CUstream stream, const CUDA_MEMCPY3D *box, int wait)
 {
     struct box_side from, to;
     size_t width = box->WidthInBytes, height = box->Height, depth = box->Depth;
     if (width == 0 || height == 0 || depth == 0)
         return CUDA_SUCCESS;
-    if (stream->capture)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult result = side(box->srcMemoryType, box->srcHost, box->srcDevice, box->srcArray, box->srcPitch ? box->srcPitch : width, box->srcHeight ? box->srcHeight : height, &from);
+    CUresult result = side(box, 1, &from);
     if (result == CUDA_SUCCESS)
-        result = side(box->dstMemoryType, box->dstHost, box->dstDevice, box->dstArray, box->dstPitch ? box->dstPitch : width, box->dstHeight ? box->dstHeight : height, &to);
+        result = side(box, 0, &to);
     if (result != CUDA_SUCCESS)
         return result;
-    if ((height > 1 || depth > 1) && (from.pitch < width || to.pitch < width))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture)
+        return wait ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : sim_capture_box(stream, box);
     enum sim_engine engine = SIM_ENGINES;
     for (size_t z = 0; z < depth; z++)
         for (size_t y = 0; y < height; y++) {
-            uint64_t source = from.base + (box->srcZ + z) * from.slice + (box->srcY + y) * from.pitch + box->srcXInBytes;
-            uint64_t destination = to.base + (box->dstZ + z) * to.slice + (box->dstY + y) * to.pitch + box->dstXInBytes;
-            result = sim_copy_now(destination, source, width, &engine);
+            result = copy_row(&to, to.base + z * to.slice + y * to.pitch, &from, from.base + z * from.slice + y * from.pitch, width, &engine);
             if (result != CUDA_SUCCESS)
                 return result;
         }
     result = enqueue_copy(stream, engine, width * height * depth);
     return result == CUDA_SUCCESS && wait ? sim_stream_drain(stream) : result;
 }
+
+static CUresult array_piece(const char *call, int per_thread, CUarray to_array, size_t to_offset, CUarray from_array, size_t from_offset, const void *host, CUdeviceptr device, size_t bytes, CUstream given, int wait)
+{
+    CUstream stream;
+    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUmemorytype other = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    CUDA_MEMCPY3D box = {.srcXInBytes = from_offset, .srcMemoryType = from_array ? CU_MEMORYTYPE_ARRAY : other, .srcHost = host, .srcDevice = device, .srcArray = from_array,
+                         .dstXInBytes = to_offset, .dstMemoryType = to_array ? CU_MEMORYTYPE_ARRAY : other, .dstHost = (void *)(uintptr_t)host, .dstDevice = device, .dstArray = to_array, /* written only where it is the destination */
+                         .WidthInBytes = bytes, .Height = 1, .Depth = 1};
+    return sim_copy_box(stream, &box, wait);
+}
+static CUresult array_from_host(const char *call, int per_thread, CUarray to, size_t offset, const void *from, size_t bytes) { return array_piece(call, per_thread, to, offset, NULL, 0, from, 0, bytes, NULL, 1); }
+DEFINE_TWINS(cuMemcpyHtoA_v2, _ptds, array_from_host, (CUarray to, size_t offset, const void *from, size_t bytes), to, offset, from, bytes)
+static CUresult array_to_host(const char *call, int per_thread, void *to, CUarray from, size_t offset, size_t bytes) { return array_piece(call, per_thread, NULL, 0, from, offset, to, 0, bytes, NULL, 1); }
+DEFINE_TWINS(cuMemcpyAtoH_v2, _ptds, array_to_host, (void *to, CUarray from, size_t offset, size_t bytes), to, from, offset, bytes)
+static CUresult array_from_device(const char *call, int per_thread, CUarray to, size_t offset, CUdeviceptr from, size_t bytes) { return array_piece(call, per_thread, to, offset, NULL, 0, NULL, from, bytes, NULL, 0); }
+DEFINE_TWINS(cuMemcpyDtoA_v2, _ptds, array_from_device, (CUarray to, size_t offset, CUdeviceptr from, size_t bytes), to, offset, from, bytes)
+static CUresult array_to_device(const char *call, int per_thread, CUdeviceptr to, CUarray from, size_t offset, size_t bytes) { return array_piece(call, per_thread, NULL, 0, from, offset, NULL, to, bytes, NULL, 0); }
+DEFINE_TWINS(cuMemcpyAtoD_v2, _ptds, array_to_device, (CUdeviceptr to, CUarray from, size_t offset, size_t bytes), to, from, offset, bytes)
+static CUresult array_to_array(const char *call, int per_thread, CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes) { return array_piece(call, per_thread, to, to_offset, from, from_offset, NULL, 0, bytes, NULL, 0); }
+DEFINE_TWINS(cuMemcpyAtoA_v2, _ptds, array_to_array, (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes), to, to_offset, from, from_offset, bytes)
+static CUresult array_from_host_async(const char *call, int per_thread, CUarray to, size_t offset, const void *from, size_t bytes, CUstream stream) { return array_piece(call, per_thread, to, offset, NULL, 0, from, 0, bytes, stream, 0); }
+DEFINE_TWINS(cuMemcpyHtoAAsync_v2, _ptsz, array_from_host_async, (CUarray to, size_t offset, const void *from, size_t bytes, CUstream stream), to, offset, from, bytes, stream)
+static CUresult array_to_host_async(const char *call, int per_thread, void *to, CUarray from, size_t offset, size_t bytes, CUstream stream) { return array_piece(call, per_thread, NULL, 0, from, offset, to, 0, bytes, stream, 0); }
+DEFINE_TWINS(cuMemcpyAtoHAsync_v2, _ptsz, array_to_host_async, (void *to, CUarray from, size_t offset, size_t bytes, CUstream stream), to, from, offset, bytes, stream)
 
 static void flat_box(const CUDA_MEMCPY2D *flat, CUDA_MEMCPY3D *box)
 {
@@ -168,7 +227,7 @@ static CUresult flat_on(const char *call, int per_thread, const CUDA_MEMCPY2D *f
     if (!flat)
         return CUDA_ERROR_INVALID_VALUE;
     flat_box(flat, &box);
-    return copy_box(stream, &box, wait);
+    return sim_copy_box(stream, &box, wait);
 }
 
 static CUresult flat_sync(const char *call, int per_thread, const CUDA_MEMCPY2D *flat) { return flat_on(call, per_thread, flat, NULL, 1); }
@@ -183,13 +242,32 @@ static CUresult box_on(const char *call, int per_thread, const CUDA_MEMCPY3D *bo
     CUresult result = sim_enter_stream(call, per_thread, given, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    return box ? copy_box(stream, box, wait) : CUDA_ERROR_INVALID_VALUE;
+    return box ? sim_copy_box(stream, box, wait) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult box_sync(const char *call, int per_thread, const CUDA_MEMCPY3D *box) { return box_on(call, per_thread, box, NULL, 1); }
 static CUresult box_async(const char *call, int per_thread, const CUDA_MEMCPY3D *box, CUstream stream) { return box_on(call, per_thread, box, stream, 0); }
 DEFINE_TWINS(cuMemcpy3D_v2, _ptds, box_sync, (const CUDA_MEMCPY3D *box), box)
 DEFINE_TWINS(cuMemcpy3DAsync_v2, _ptsz, box_async, (const CUDA_MEMCPY3D *box, CUstream stream), box, stream)
+
+static CUresult peer_box(const char *call, int per_thread, const CUDA_MEMCPY3D_PEER *peer, CUstream given, int wait)
+{
+    CUstream stream;
+    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!peer || !sim_context_valid(peer->srcContext) || !sim_context_valid(peer->dstContext))
+        return peer ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D box = {.srcXInBytes = peer->srcXInBytes, .srcY = peer->srcY, .srcZ = peer->srcZ, .srcMemoryType = peer->srcMemoryType, .srcHost = peer->srcHost,
+        .srcDevice = peer->srcDevice, .srcArray = peer->srcArray, .srcPitch = peer->srcPitch, .srcHeight = peer->srcHeight, .dstXInBytes = peer->dstXInBytes,
+        .dstY = peer->dstY, .dstZ = peer->dstZ, .dstMemoryType = peer->dstMemoryType, .dstHost = peer->dstHost, .dstDevice = peer->dstDevice, .dstArray = peer->dstArray,
+        .dstPitch = peer->dstPitch, .dstHeight = peer->dstHeight, .WidthInBytes = peer->WidthInBytes, .Height = peer->Height, .Depth = peer->Depth};
+    return sim_copy_box(stream, &box, wait);
+}
+static CUresult peer_box_sync(const char *call, int per_thread, const CUDA_MEMCPY3D_PEER *box) { return peer_box(call, per_thread, box, NULL, 1); }
+static CUresult peer_box_async(const char *call, int per_thread, const CUDA_MEMCPY3D_PEER *box, CUstream stream) { return peer_box(call, per_thread, box, stream, 0); }
+DEFINE_TWINS(cuMemcpy3DPeer, _ptds, peer_box_sync, (const CUDA_MEMCPY3D_PEER *box), box)
+DEFINE_TWINS(cuMemcpy3DPeerAsync, _ptsz, peer_box_async, (const CUDA_MEMCPY3D_PEER *box, CUstream stream), box, stream)
 
 /* ---- fills ---- */
 

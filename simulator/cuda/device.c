@@ -7,6 +7,9 @@
 #include <string.h>
 
 static struct sim_gpu_info *info_of(CUdevice device) { return &sim_here()->gpu[sim_driver.gpu_of[device]].info; }
+static uint64_t total_memory(CUdevice device) { return sim_total_memory(sim_driver.gpu_of[device]); }
+static const uint8_t *uuid_of(CUdevice device) { return sim_driver.on_instance ? sim_driver.instance.uuid_bytes : info_of(device)->uuid_bytes; }
+static const char *name_of(CUdevice device) { return sim_driver.on_instance ? sim_driver.instance.name : info_of(device)->name; }
 
 SIM_EXPORTED CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal)
 {
@@ -31,7 +34,7 @@ SIM_EXPORTED CUresult CUDAAPI cuDeviceGetName(char *name, int length, CUdevice d
     ENTER_DEVICE(device);
     if (!name || length <= 0)
         return CUDA_ERROR_INVALID_VALUE;
-    snprintf(name, (size_t)length, "%s", info_of(device)->name); /* positive */
+    snprintf(name, (size_t)length, "%s", sim_faulty(1) == 1 ? name_of(device) : "\x01\x7f?"); /* positive; a fault that changes figures spoils the text */
     return CUDA_SUCCESS;
 }
 
@@ -40,7 +43,7 @@ SIM_EXPORTED CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
     ENTER_DEVICE(device);
     if (!uuid)
         return CUDA_ERROR_INVALID_VALUE;
-    memcpy(uuid->bytes, info_of(device)->uuid_bytes, sizeof uuid->bytes);
+    memcpy(uuid->bytes, uuid_of(device), sizeof uuid->bytes);
     return CUDA_SUCCESS;
 }
 
@@ -49,12 +52,9 @@ SIM_EXPORTED CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
     ENTER_DEVICE(device);
     if (!uuid)
         return CUDA_ERROR_INVALID_VALUE;
-    memcpy(uuid->bytes, info_of(device)->uuid_bytes, sizeof uuid->bytes);
+    memcpy(uuid->bytes, uuid_of(device), sizeof uuid->bytes);
     return CUDA_SUCCESS;
 }
-
-/* CUDA sees what is left after the reservation. */
-static uint64_t total_memory(CUdevice device) { return info_of(device)->memory_total_bytes - info_of(device)->memory_reserved_bytes; }
 
 SIM_EXPORTED CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
@@ -86,7 +86,7 @@ SIM_EXPORTED CUresult CUDAAPI cuDeviceComputeCapability(int *major, int *minor, 
 }
 
 /* One attribute: by its public number, either a figure of the GPU or a constant. */
-static int attribute(const struct sim_gpu_info *gpu, int number, int *value)
+static int attribute(const struct sim_gpu_info *gpu, uint32_t sms, int number, int *value)
 {
     int newer = gpu->cc_major >= 7;
     switch (number) {
@@ -103,7 +103,7 @@ static int attribute(const struct sim_gpu_info *gpu, int number, int *value)
     case 13: *value = (int)gpu->clock_max_mhz[SIM_CLOCK_SM] * 1000; break;
     case 14: *value = 512; break;                 /* texture alignment */
     case 15: *value = 1; break;                   /* overlap */
-    case 16: *value = (int)gpu->sm_count; break;
+    case 16: *value = (int)sms; break;
     case 17: *value = 0; break;                   /* kernel timeout */
     case 18: *value = 0; break;                   /* integrated */
     case 19: *value = 1; break;                   /* can map host memory */
@@ -172,8 +172,9 @@ static int attribute(const struct sim_gpu_info *gpu, int number, int *value)
 SIM_EXPORTED CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice device)
 {
     ENTER_DEVICE(device);
-    if (!value || !attribute(info_of(device), (int)which, value)) /* enumerators are ints */
+    if (!value || !attribute(info_of(device), sim_sm_count(sim_driver.gpu_of[device]), (int)which, value)) /* enumerators are ints */
         return CUDA_ERROR_INVALID_VALUE;
+    *value = (int)sim_faulty((uint64_t)*value); /* back as it came, unless a fault says otherwise */
     return CUDA_SUCCESS;
 }
 

@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 struct driver sim_driver = {.lock = PTHREAD_MUTEX_INITIALIZER, .making = PTHREAD_MUTEX_INITIALIZER};
 static _Thread_local struct thread_state thread;
@@ -59,50 +58,14 @@ static void forget_in_child(void)
     release_after_fork();
 }
 
-/* CUDA_VISIBLE_DEVICES: indices, or beginnings of UUIDs; the first entry that names no device, or one again, ends the list. */
-static void choose_devices(struct driver *driver)
+/* A library that was in use before the driver's version changed no longer fits the driver. Driver lock held. */
+static int fits_driver(const struct sim_machine *machine)
 {
-    const struct sim_machine *machine = driver->machine;
-    const char *list = getenv("CUDA_VISIBLE_DEVICES");
-    uint32_t present[SIM_MAX_GPUS], count = 0;
-    for (uint32_t i = 0; i < machine->gpu_count; i++)
-        if (!machine->gpu[i].vanished)
-            present[count++] = i;
-    driver->device_count = 0;
-    if (!list) {
-        memcpy(driver->gpu_of, present, sizeof present);
-        driver->device_count = count;
-        return;
-    }
-    while (*list) {
-        while (*list == ' ')
-            list++;
-        size_t length = strcspn(list, ",");
-        uint32_t found = SIM_NONE;
-        if (strncasecmp(list, "GPU-", 4) == 0) {
-            for (uint32_t i = 0; i < count; i++)
-                if (length >= 5 && strncasecmp(machine->gpu[present[i]].info.uuid, list, length) == 0)
-                    found = found == SIM_NONE ? present[i] : SIM_MAX_GPUS; /* a beginning that fits two names none */
-        } else {
-            char *end;
-            unsigned long index = strtoul(list, &end, 10);
-            if (end != list && list[0] != '-' && index < count)
-                found = present[index];
-        }
-        if (found >= SIM_MAX_GPUS)
-            break;
-        for (uint32_t i = 0; i < driver->device_count; i++)
-            if (driver->gpu_of[i] == found)
-                found = SIM_NONE;
-        if (found == SIM_NONE) {
-            driver->device_count = 0; /* the same device twice: the driver offers none at all */
-            break;
-        }
-        driver->gpu_of[driver->device_count++] = found;
-        list += length;
-        if (*list == ',')
-            list++;
-    }
+    static uint32_t seen_plus_one;
+    uint32_t now = __atomic_load_n(&machine->driver_changes, __ATOMIC_ACQUIRE) + 1; /* acquire: with it comes the new version */
+    if (!seen_plus_one)
+        seen_plus_one = now;
+    return seen_plus_one == now;
 }
 
 SIM_EXPORTED CUresult CUDAAPI cuInit(unsigned int flags)
@@ -118,13 +81,20 @@ SIM_EXPORTED CUresult CUDAAPI cuInit(unsigned int flags)
         struct sim_fault_hit hit = {0};
         if (result == CUDA_SUCCESS && sim_fault_check(driver->machine, __func__, -1, &hit) == SIM_FAULT_RETURN)
             result = (CUresult)hit.value; /* the code that the fault asks for */
+        if (result == CUDA_SUCCESS && !fits_driver(driver->machine))
+            result = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
         if (result == CUDA_SUCCESS) {
-            choose_devices(driver);
+            sim_choose_devices(driver);
             if (driver->device_count == 0)
                 result = CUDA_ERROR_NO_DEVICE;
         }
         if (result == CUDA_SUCCESS && sim_process_register(driver->machine, &driver->process) != SIM_OK)
             result = CUDA_ERROR_OUT_OF_MEMORY;
+        if (result == CUDA_SUCCESS && driver->on_instance &&
+            sim_process_use_instance(driver->machine, driver->process, driver->instance.gpu, driver->instance.compute) != SIM_OK) {
+            sim_process_unregister(driver->machine, driver->process); /* it was destroyed meanwhile */
+            result = CUDA_ERROR_NO_DEVICE;
+        }
         if (result == CUDA_SUCCESS) {
             if (!fork_handlers_set) {
                 fork_handlers_set = 1;

@@ -10,7 +10,7 @@
 #define MAX_THREAD_STREAMS 8
 
 /* Handles start with a word that says what they are; a destroyed one keeps its memory and loses the word. */
-enum handle_kind { HANDLE_DEAD = 0, HANDLE_CONTEXT = 0x43545831, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_POOL, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC, HANDLE_ARRAY };
+enum handle_kind { HANDLE_DEAD = 0, HANDLE_CONTEXT = 0x43545831, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_POOL, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC, HANDLE_ARRAY, HANDLE_USER_OBJECT, HANDLE_TEXTURE, HANDLE_EXTERNAL, HANDLE_GREEN };
 
 struct CUctx_st {
     uint32_t kind;
@@ -24,6 +24,7 @@ struct CUctx_st {
     uint32_t attached;         /* calls of cuCtxAttach not yet undone */
     CUstream legacy;           /* the default stream */
     CUstream streams;          /* all streams of the context, linked by next */
+    uint32_t closing;          /* destroyed streams that still have work */
     uint32_t blocking;         /* streams other than the legacy one that keep order with it */
     uint64_t limits[CU_LIMIT_MAX];
     uint32_t peers;            /* bit n: may access device n */
@@ -46,6 +47,9 @@ struct CUstream_st {
     uint64_t capture_id;
     uint64_t legacy_tail;      /* how far this stream was made to wait for the legacy one */
     uint64_t followed_tail;    /* how far the legacy stream was made to wait for this one */
+    struct attributes *attributes; /* NULL: none was set */
+    uint32_t sm_limit;         /* of a green context's stream; 0: the context's */
+    uint32_t closing;          /* destroyed, with work left: its row goes when that is done */
     CUstream next;
 };
 
@@ -56,6 +60,8 @@ struct CUevent_st {
     uint32_t flags;
     uint64_t base;             /* the row's sequence when it became this event's */
     uint64_t recorded;         /* sequence of the last record; base: never recorded */
+    uint32_t shared;           /* other processes may record it too: the row knows the last record */
+    uint32_t imported;         /* the row is another process's */
     CUgraph captured_graph;    /* not NULL: last recorded in a stream that was being captured */
     CUgraphNode *captured_after;
     size_t captured_after_count;
@@ -123,6 +129,8 @@ struct driver {
     uint32_t epoch;            /* grows in each fork child */
     uint32_t device_count;
     uint32_t gpu_of[SIM_MAX_GPUS];
+    uint32_t on_instance;      /* the only device is a MIG instance: this one */
+    struct sim_mig_device instance;
     CUcontext primary[SIM_MAX_GPUS];
     uint32_t primary_references[SIM_MAX_GPUS];
     uint32_t primary_flags[SIM_MAX_GPUS];
@@ -179,6 +187,11 @@ void sim_lock_driver(void);
 void sim_unlock_driver(void);
 static inline struct sim_machine *sim_here(void) { return sim_driver.machine; }
 
+/* visible.c */
+void sim_choose_devices(struct driver *driver);
+uint32_t sim_sm_count(uint32_t gpu);     /* SMs that a program has of a GPU: all, or its instance's */
+uint64_t sim_total_memory(uint32_t gpu); /* bytes, likewise, without what the driver keeps for itself */
+
 /* context.c */
 CUcontext sim_current_context(void);
 int sim_context_valid(CUcontext context);
@@ -191,6 +204,9 @@ void sim_stream_free(CUstream stream);
 CUresult sim_context_synchronize(CUcontext context);
 CUresult sim_stream_drain(CUstream stream);
 CUresult sim_enqueue(CUstream stream, const struct sim_item *item);
+
+/* event.c */
+uint64_t sim_event_latest(CUevent event);
 
 /* host.c */
 CUresult sim_host_enqueue(CUstream stream, CUhostFn function, void *argument);
@@ -237,6 +253,20 @@ CUresult sim_launch(CUstream stream, const struct launch *launch, int cooperativ
 CUresult sim_launch_check(CUcontext context, const struct launch *launch, int cooperative);
 void sim_launch_item(CUcontext context, const struct launch *launch, struct sim_item *item);
 uint64_t sim_blocks_resident(CUcontext context, CUfunction function, uint32_t threads, uint64_t shared);
+
+/* attributes.c */
+struct attributes *sim_attributes_copy(const struct attributes *from);
+
+/* copy.c: of boxes, with arrays or without */
+CUresult sim_copy_box(CUstream stream, const CUDA_MEMCPY3D *box, int wait);
+
+/* capture.c */
+CUresult sim_capture_box(CUstream stream, const CUDA_MEMCPY3D *box);
+CUresult sim_capture_graph(CUstream stream, CUgraph graph);
+
+/* array.c: where the bytes of an array lie, row by row; 0: no such array */
+struct array_bytes { unsigned char *data; uint64_t row, rows, slices; };
+int sim_array_bytes(CUarray array, struct array_bytes *out);
 
 /* graph.c */
 CUresult sim_capture_kernel(CUstream stream, const struct launch *launch);

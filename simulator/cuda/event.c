@@ -11,7 +11,7 @@ SIM_EXPORTED CUresult CUDAAPI cuEventCreate(CUevent *out, unsigned int flags)
     CUcontext context;
     ENTER_CONTEXT(context);
     uint32_t row;
-    if (!out || (flags & ~7u))
+    if (!out || (flags & ~7u) || ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)))
         return CUDA_ERROR_INVALID_VALUE;
     int status = sim_event_open(sim_here(), sim_driver.process, &row);
     if (status != SIM_OK)
@@ -26,6 +26,7 @@ SIM_EXPORTED CUresult CUDAAPI cuEventCreate(CUevent *out, unsigned int flags)
     event->context = context;
     event->flags = flags;
     event->base = event->recorded = sim_here()->events[row].recorded;
+    event->shared = (flags & CU_EVENT_INTERPROCESS) != 0;
     *out = event;
     return CUDA_SUCCESS;
 }
@@ -35,13 +36,22 @@ static CUresult destroy(CUevent event)
     if (!valid(event))
         return CUDA_ERROR_INVALID_HANDLE;
     event->kind = HANDLE_DEAD;
-    sim_event_close(sim_here(), event->row);
+    if (!event->imported)
+        sim_event_close(sim_here(), event->row);
     free(event->captured_after);
     free(event);
     return CUDA_SUCCESS;
 }
 SIM_EXPORTED CUresult CUDAAPI cuEventDestroy(CUevent event) { ENTER(); return destroy(event); }
 SIM_EXPORTED CUresult CUDAAPI cuEventDestroy_v2(CUevent event) { ENTER(); return destroy(event); }
+
+/* The sequence of the last record: this process's, or of a shared event anybody's. */
+uint64_t sim_event_latest(CUevent event)
+{
+    if (event->shared)
+        event->recorded = __atomic_load_n(&sim_here()->events[event->row].recorded, __ATOMIC_ACQUIRE); /* pairs with record */
+    return event->recorded;
+}
 
 static CUresult record(const char *call, int per_thread, CUevent event, CUstream given)
 {
@@ -53,9 +63,9 @@ static CUresult record(const char *call, int per_thread, CUevent event, CUstream
         return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture)
         return sim_capture_record(stream, event);
-    struct sim_event *row = &sim_here()->events[event->row]; /* only its owner writes these fields */
+    struct sim_event *row = &sim_here()->events[event->row]; /* its owner writes these fields; of a shared event the processes take turns */
     event->captured_graph = NULL;
-    event->recorded++;
+    event->recorded = sim_event_latest(event) + 1;
     row->gpu = stream->context->gpu;
     row->stream = stream->row;
     __atomic_store_n(&row->recorded, event->recorded, __ATOMIC_RELEASE); /* where it was recorded is known before it counts */
@@ -79,7 +89,7 @@ SIM_EXPORTED CUresult CUDAAPI cuEventQuery(CUevent event)
         return CUDA_ERROR_INVALID_HANDLE;
     if (event->captured_graph)
         return CUDA_ERROR_CAPTURED_EVENT;
-    if (event->recorded == event->base || sim_event_done(sim_here(), event->row, event->recorded, &time))
+    if (sim_event_latest(event) == event->base || sim_event_done(sim_here(), event->row, event->recorded, &time))
         return CUDA_SUCCESS;
     return lost(event) ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_NOT_READY;
 }
@@ -91,7 +101,7 @@ SIM_EXPORTED CUresult CUDAAPI cuEventSynchronize(CUevent event)
         return CUDA_ERROR_INVALID_HANDLE;
     if (event->captured_graph)
         return CUDA_ERROR_CAPTURED_EVENT;
-    if (event->recorded == event->base)
+    if (sim_event_latest(event) == event->base)
         return CUDA_SUCCESS;
     CUresult result = sim_result(sim_event_wait(sim_here(), event->row, event->recorded));
     sim_pools_trim(event->context->gpu);

@@ -42,6 +42,7 @@ static void free_node(CUgraphNode node)
     if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
         free_allocation(node);
     free(node->after);
+    free(node->attributes);
     node->kind = HANDLE_DEAD;
     free(node);
 }
@@ -52,6 +53,7 @@ void sim_graph_free(CUgraph graph)
         next = node->next;
         free_node(node);
     }
+    sim_objects_drop(graph);
     graph->kind = HANDLE_DEAD;
     free(graph);
 }
@@ -107,7 +109,10 @@ CUgraph sim_graph_copy(CUgraph graph)
         twin->after = NULL;
         twin->after_count = 0;
         twin->original = node;
+        twin->attributes = NULL;
         twin->next = next;
+        if (node->attributes && !(twin->attributes = sim_attributes_copy(node->attributes)))
+            goto failed;
         if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
             share_allocation(node);
         if (node->type == CU_GRAPH_NODE_TYPE_GRAPH && !(twin->child = sim_graph_copy(node->child)))
@@ -122,14 +127,29 @@ CUgraph sim_graph_copy(CUgraph graph)
         for (; twin->after_count < node->after_count; twin->after_count++)
             twin->after[twin->after_count] = copy_of(copy, node->after[twin->after_count]);
     }
+    if (sim_objects_copy(copy, graph) != CUDA_SUCCESS)
+        goto failed;
     return copy;
 failed:
     sim_graph_free(copy);
     return NULL;
 }
 
+/* A node goes on where one that it waits for ended, if nobody else does; else it begins a lane of its own. */
+static void choose_lane(CUgraphNode node, uint32_t *lanes)
+{
+    for (size_t i = 0; i < node->after_count; i++)
+        if (!node->after[i]->continued) {
+            node->after[i]->continued = 1;
+            node->lane = node->after[i]->lane;
+            return;
+        }
+    node->lane = *lanes == 0 ? 0 : (*lanes - 1) % MAX_LANES + 1;
+    ++*lanes;
+}
+
 /* Depth-first: after its dependencies, each node; a node met again on the way down is a cycle. */
-static int place(CUgraphNode node, CUgraphNode *sorted, size_t *count)
+static int place(CUgraphNode node, CUgraphNode *sorted, size_t *count, uint32_t *lanes)
 {
     if (node->order == 2)
         return 1;
@@ -137,9 +157,10 @@ static int place(CUgraphNode node, CUgraphNode *sorted, size_t *count)
         return 0;
     node->order = 1;
     for (size_t i = 0; i < node->after_count; i++)
-        if (!place(node->after[i], sorted, count))
+        if (!place(node->after[i], sorted, count, lanes))
             return 0;
     node->order = 2;
+    choose_lane(node, lanes);
     sorted[(*count)++] = node;
     return 1;
 }
@@ -148,11 +169,12 @@ CUgraphNode *sim_graph_sort(CUgraph graph)
 {
     CUgraphNode *sorted = malloc((graph->count + 1) * sizeof *sorted);
     size_t count = 0;
+    uint32_t lanes = 0;
     for (CUgraphNode node = graph->nodes; node; node = node->next)
-        node->order = 0;
+        node->order = node->continued = 0;
     /* In order of creation, so that dependencies, which mostly come earlier, are not followed deep. */
     for (CUgraphNode node = graph->nodes; node && sorted; node = node->next)
-        if (!place(node, sorted, &count)) {
+        if (!place(node, sorted, &count, &lanes)) {
             free(sorted);
             return NULL;
         }
@@ -247,16 +269,6 @@ static CUresult list_nodes(CUgraph graph, CUgraphNode *out, size_t *count, int r
 }
 SIM_EXPORTED CUresult CUDAAPI cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) { ENTER(); return list_nodes(graph, nodes, count, 0); }
 SIM_EXPORTED CUresult CUDAAPI cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) { ENTER(); return list_nodes(graph, nodes, count, 1); }
-static CUresult list_dependencies(CUgraphNode node, CUgraphNode *out, size_t *count)
-{
-    if (!sim_node_valid(node) || !count)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; out && i < *count; i++)
-        out[i] = i < node->after_count ? node->after[i] : NULL;
-    *count = !out || node->after_count < *count ? node->after_count : *count;
-    return CUDA_SUCCESS;
-}
-SIM_EXPORTED CUresult CUDAAPI cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *nodes, size_t *count) { ENTER(); return list_dependencies(node, nodes, count); }
 SIM_EXPORTED CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
 {
     ENTER();

@@ -15,6 +15,11 @@ struct CUgraphNode_st {
     CUgraphNode *after;          /* dependencies */
     size_t after_count;
     size_t order;                /* scratch of the topological sort */
+    uint32_t lane;               /* which stream of a launch runs it; 0: the launch's own */
+    uint32_t continued;          /* a later node runs in its lane */
+    uint32_t disabled;           /* in an executable graph: does nothing */
+    uint64_t done_at;            /* scratch of a launch: the tail of its stream once it was given the node */
+    uint32_t done_row;
     CUgraphNode original;        /* in an executable graph: the node it was copied from */
     union {
         struct launch kernel;
@@ -28,15 +33,21 @@ struct CUgraphNode_st {
         CUdeviceptr free_address;
     };
     uint32_t is_box;
+    struct attributes *attributes; /* of a kernel; NULL: none was set */
     CUgraphNode next;
 };
+
+struct held_object { CUuserObject object; uint32_t count; struct held_object *next; };
 
 struct CUgraph_st {
     uint32_t kind;
     CUcontext context;
     CUgraphNode nodes, *end;     /* in order of creation */
     size_t count;
+    struct held_object *objects; /* user objects that live as long as the graph */
 };
+
+#define MAX_LANES 8u /* streams beside the launch's own; wider graphs share them */
 
 struct CUgraphExec_st {
     uint32_t kind;
@@ -44,6 +55,8 @@ struct CUgraphExec_st {
     CUgraph graph;               /* own copy */
     CUgraphNode *sorted;
     uint64_t flags;
+    CUstream lanes[MAX_LANES];   /* made by the first launch that needs them, for its context */
+    CUcontext lane_context;
 };
 
 CUgraph sim_graph_new(CUcontext context);
@@ -51,8 +64,17 @@ void sim_graph_free(CUgraph graph);
 CUgraph sim_graph_copy(CUgraph graph);
 CUresult sim_graph_add(CUgraph graph, CUgraphNodeType type, const CUgraphNode *after, size_t count, CUgraphNode *out);
 CUresult sim_graph_add_allocation(CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params, CUgraphNode *out);
+CUresult sim_graph_set_box(CUgraphNode node, const CUDA_MEMCPY3D *box);
+CUresult sim_graph_set_fill(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params);
+CUresult sim_graph_set_any(CUgraphNode node, const CUgraphNodeParams *params);
+CUresult sim_graph_set_child(CUgraphNode node, CUgraph child);
+CUgraphNode sim_exec_node(CUgraphExec exec, CUgraphNode original, CUgraphNodeType type); /* NULL: not in it, or of another type */
+int sim_exec_valid(CUgraphExec exec);
+CUresult sim_objects_copy(CUgraph to, CUgraph from);
+void sim_objects_drop(CUgraph graph);
 void sim_graph_take_back(CUgraph graph, CUgraphNode node); /* takes a node out and frees it */
 CUgraphNode *sim_graph_sort(CUgraph graph); /* NULL: a cycle, or no memory */
+CUresult CUDAAPI cuStreamDestroy_v2(CUstream stream);
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream);
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
 static inline int sim_graph_valid(CUgraph graph) { return graph && graph->kind == HANDLE_GRAPH; }

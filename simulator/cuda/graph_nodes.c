@@ -69,42 +69,42 @@ SIM_EXPORTED CUresult CUDAAPI cuGraphKernelNodeGetParams_v2(CUgraphNode node, CU
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORTED CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, const CUDA_MEMCPY3D *params, CUcontext context)
+static CUresult add_box(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, const CUDA_MEMCPY3D *box)
 {
-    ENTER();
-    (void)context;
-    if (!node || !params || params->srcMemoryType == CU_MEMORYTYPE_ARRAY || params->dstMemoryType == CU_MEMORYTYPE_ARRAY)
+    if (!node || !box)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = sim_graph_add(graph, CU_GRAPH_NODE_TYPE_MEMCPY, after, count, node);
-    if (result == CUDA_SUCCESS) {
-        (*node)->is_box = 1;
-        (*node)->box = *params;
-    }
-    return result;
+    return result == CUDA_SUCCESS ? sim_graph_set_box(*node, box) : result;
 }
+SIM_EXPORTED CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, const CUDA_MEMCPY3D *params, CUcontext context) { ENTER(); (void)context; return add_box(node, graph, after, count, params); }
 
-SIM_EXPORTED CUresult CUDAAPI cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context)
+static CUresult add_fill(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, const CUDA_MEMSET_NODE_PARAMS *params)
 {
-    ENTER();
-    (void)context;
-    if (!node || !params || (params->elementSize != 1 && params->elementSize != 2 && params->elementSize != 4))
+    CUgraphNode made;
+    if (!node || !params)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = sim_graph_add(graph, CU_GRAPH_NODE_TYPE_MEMSET, after, count, node);
-    if (result == CUDA_SUCCESS)
-        (*node)->fill = (struct fill_node){params->dst, params->pitch, params->width, params->height, params->value, params->elementSize};
+    CUresult result = sim_graph_add(graph, CU_GRAPH_NODE_TYPE_MEMSET, after, count, &made);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = sim_graph_set_fill(made, params);
+    if (result != CUDA_SUCCESS)
+        sim_graph_take_back(graph, made);
+    else
+        *node = made;
     return result;
 }
+SIM_EXPORTED CUresult CUDAAPI cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context) { ENTER(); (void)context; return add_fill(node, graph, after, count, params); }
 
-SIM_EXPORTED CUresult CUDAAPI cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, const CUDA_HOST_NODE_PARAMS *params)
+static CUresult add_host(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUhostFn function, void *argument)
 {
-    ENTER();
-    if (!node || !params || !params->fn)
+    if (!node || !function)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = sim_graph_add(graph, CU_GRAPH_NODE_TYPE_HOST, after, count, node);
     if (result == CUDA_SUCCESS)
-        (*node)->host = (struct host_node){params->fn, params->userData};
+        (*node)->host = (struct host_node){function, argument};
     return result;
 }
+SIM_EXPORTED CUresult CUDAAPI cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, const CUDA_HOST_NODE_PARAMS *params) { ENTER(); return params ? add_host(node, graph, after, count, params->fn, params->userData) : CUDA_ERROR_INVALID_VALUE; }
 
 SIM_EXPORTED CUresult CUDAAPI cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count)
 {
@@ -206,6 +206,7 @@ SIM_EXPORTED CUresult CUDAAPI cuGraphMemFreeNodeGetParams(CUgraphNode node, CUde
     return CUDA_SUCCESS;
 }
 
+#define FILL_OF(p) {(p)->dst, (p)->pitch, (p)->value, (p)->elementSize, (p)->width, (p)->height}
 static CUresult add_any(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *params)
 {
     if (!node || !params)
@@ -221,6 +222,41 @@ static CUresult add_any(CUgraphNode *node, CUgraph graph, const CUgraphNode *aft
         params->alloc.dptr = old.dptr;
         return result;
     }
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return add_box(node, graph, after, count, &params->memcpy.copyParams);
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+        CUDA_MEMSET_NODE_PARAMS old = FILL_OF(&params->memset);
+        return add_fill(node, graph, after, count, &old);
+    }
+    case CU_GRAPH_NODE_TYPE_HOST: return add_host(node, graph, after, count, params->host.fn, params->host.userData);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return add_event(node, graph, params->type, after, count, params->event.event);
+    default: return CUDA_ERROR_NOT_SUPPORTED; /* external semaphores, batches of memory operations, conditions */
+    }
+}
+
+CUresult sim_graph_set_any(CUgraphNode node, const CUgraphNodeParams *params)
+{
+    if (!params || params->type != node->type)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (params->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return set_kernel(node, either(params->kernel.func, params->kernel.kern), SHAPE(&params->kernel));
+    case CU_GRAPH_NODE_TYPE_GRAPH: return sim_graph_set_child(node, params->graph.graph);
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return sim_graph_set_box(node, &params->memcpy.copyParams);
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+        CUDA_MEMSET_NODE_PARAMS old = FILL_OF(&params->memset);
+        return sim_graph_set_fill(node, &old);
+    }
+    case CU_GRAPH_NODE_TYPE_HOST:
+        if (!params->host.fn)
+            return CUDA_ERROR_INVALID_VALUE;
+        node->host = (struct host_node){params->host.fn, params->host.userData};
+        return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        if (!params->event.event || params->event.event->kind != HANDLE_EVENT)
+            return CUDA_ERROR_INVALID_VALUE;
+        node->event = params->event.event;
+        return CUDA_SUCCESS;
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }

@@ -1,12 +1,22 @@
-/* Running graphs. The nodes go into the launch stream in an order that keeps all dependencies, one after
- * another: branches are not run beside each other. */
+/* Running graphs. The nodes go out in an order that keeps all dependencies. Branches run beside each other: each
+ * has a lane, a stream of the executable graph (the first is the launch's own), and where lanes meet one waits for
+ * the other. */
 #define _GNU_SOURCE
 #include "graph.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static int exec_valid(CUgraphExec exec) { return exec && exec->kind == HANDLE_EXEC; }
+int sim_exec_valid(CUgraphExec exec) { return exec && exec->kind == HANDLE_EXEC; }
+
+static void drop_lanes(CUgraphExec exec)
+{
+    for (uint32_t i = 0; i < MAX_LANES; i++) {
+        if (exec->lanes[i] && exec->lanes[i]->kind == HANDLE_STREAM)
+            cuStreamDestroy_v2(exec->lanes[i]); /* its work goes on */
+        exec->lanes[i] = NULL;
+    }
+}
 
 static CUresult instantiate(CUgraphExec *out, CUgraph graph, uint64_t flags)
 {
@@ -61,9 +71,10 @@ DEFINE_TWINS(cuGraphInstantiateWithParams, _ptsz, instantiate_with, (CUgraphExec
 SIM_EXPORTED CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec)
 {
     ENTER();
-    if (!exec_valid(exec))
+    if (!sim_exec_valid(exec))
         return CUDA_ERROR_INVALID_VALUE;
     exec->kind = HANDLE_DEAD;
+    drop_lanes(exec);
     sim_graph_free(exec->graph);
     free(exec->sorted);
     free(exec);
@@ -73,7 +84,7 @@ SIM_EXPORTED CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec)
 SIM_EXPORTED CUresult CUDAAPI cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags)
 {
     ENTER();
-    if (!exec_valid(exec) || !flags)
+    if (!sim_exec_valid(exec) || !flags)
         return CUDA_ERROR_INVALID_VALUE;
     *flags = exec->flags;
     return CUDA_SUCCESS;
@@ -102,27 +113,15 @@ static CUresult run_free(CUdeviceptr address)
 
 static CUresult run_copy(CUstream stream, CUgraphNode node)
 {
-    if (!node->is_box)
-        return sim_copy(stream, node->copy.destination, node->copy.source, node->copy.bytes, 0);
-    const CUDA_MEMCPY3D *box = &node->box;
-    /* Host and device addresses are of one kind here. */
-    CUdeviceptr from = box->srcMemoryType == CU_MEMORYTYPE_HOST ? (CUdeviceptr)(uintptr_t)box->srcHost : box->srcDevice;
-    CUdeviceptr to = box->dstMemoryType == CU_MEMORYTYPE_HOST ? (CUdeviceptr)(uintptr_t)box->dstHost : box->dstDevice;
-    for (size_t z = 0; z < box->Depth; z++)
-        for (size_t y = 0; y < box->Height; y++) {
-            CUdeviceptr source = from + ((box->srcZ + z) * box->srcHeight + box->srcY + y) * box->srcPitch + box->srcXInBytes;
-            CUdeviceptr destination = to + ((box->dstZ + z) * box->dstHeight + box->dstY + y) * box->dstPitch + box->dstXInBytes;
-            CUresult result = sim_copy(stream, destination, source, box->WidthInBytes, 0);
-            if (result != CUDA_SUCCESS)
-                return result;
-        }
-    return CUDA_SUCCESS;
+    return node->is_box ? sim_copy_box(stream, &node->box, 0) : sim_copy(stream, node->copy.destination, node->copy.source, node->copy.bytes, 0);
 }
 
-static CUresult run_graph(CUstream stream, CUgraph graph, CUgraphNode *sorted);
+static CUresult run_graph(CUgraphExec exec, CUstream stream, CUgraph graph, CUgraphNode *sorted);
 
-static CUresult run_node(CUstream stream, CUgraphNode node)
+static CUresult run_node(CUgraphExec exec, CUstream stream, CUgraphNode node)
 {
+    if (node->disabled)
+        return CUDA_SUCCESS;
     switch (node->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return sim_launch(stream, &node->kernel, 0);
     case CU_GRAPH_NODE_TYPE_MEMCPY: return run_copy(stream, node);
@@ -132,7 +131,7 @@ static CUresult run_node(CUstream stream, CUgraphNode node)
     case CU_GRAPH_NODE_TYPE_MEM_FREE: return run_free(node->free_address);
     case CU_GRAPH_NODE_TYPE_GRAPH: {
         CUgraphNode *sorted = sim_graph_sort(node->child);
-        CUresult result = sorted ? run_graph(stream, node->child, sorted) : CUDA_ERROR_INVALID_VALUE;
+        CUresult result = sorted ? run_graph(exec, stream, node->child, sorted) : CUDA_ERROR_INVALID_VALUE;
         free(sorted);
         return result;
     }
@@ -142,13 +141,63 @@ static CUresult run_node(CUstream stream, CUgraphNode node)
     }
 }
 
-static CUresult run_graph(CUstream stream, CUgraph graph, CUgraphNode *sorted)
+/* The stream of a lane; lanes of an earlier context went with it, or are let go. */
+static CUresult lane_stream(CUgraphExec exec, CUstream stream, uint32_t lane, CUstream *out)
+{
+    *out = stream;
+    if (lane == 0)
+        return CUDA_SUCCESS;
+    if (exec->lane_context != stream->context || !sim_context_valid(exec->lane_context)) {
+        drop_lanes(exec);
+        exec->lane_context = stream->context;
+    }
+    if (!exec->lanes[lane - 1]) {
+        CUresult result = sim_stream_create(stream->context, CU_STREAM_NON_BLOCKING, stream->priority, &exec->lanes[lane - 1]);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    *out = exec->lanes[lane - 1];
+    return CUDA_SUCCESS;
+}
+
+/* What `stream` is given from now on waits until `row` has done its items before `tail`. */
+static CUresult wait_for(CUstream stream, uint32_t row, uint64_t tail)
+{
+    const struct sim_stream *other = &sim_here()->streams[row];
+    if (__atomic_load_n(&other->head, __ATOMIC_ACQUIRE) >= tail) /* acquire: what was done is in memory */
+        return CUDA_SUCCESS;
+    return sim_enqueue(stream, &(struct sim_item){.kind = SIM_ITEM_STREAM_WAIT, .a = row, .b = tail, .bytes = other->generation});
+}
+
+static uint64_t tail_of(CUstream stream) { return __atomic_load_n(&sim_here()->streams[stream->row].tail, __ATOMIC_ACQUIRE); /* with it goes what stands before */ }
+
+static CUresult run_graph(CUgraphExec exec, CUstream stream, CUgraph graph, CUgraphNode *sorted)
 {
     CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < graph->count && result == CUDA_SUCCESS; i++)
-        result = run_node(stream, sorted[i]);
+    uint64_t begun = tail_of(stream);
+    uint32_t used = 0; /* bit n: lane n */
+    for (size_t i = 0; i < graph->count && result == CUDA_SUCCESS; i++) {
+        CUgraphNode node = sorted[i];
+        CUstream lane;
+        result = lane_stream(exec, stream, node->lane, &lane);
+        if (result == CUDA_SUCCESS && lane != stream && !(used & (1u << node->lane)))
+            result = wait_for(lane, stream->row, begun);
+        used |= 1u << node->lane;
+        for (size_t j = 0; j < node->after_count && result == CUDA_SUCCESS; j++)
+            if (node->after[j]->done_row != lane->row)
+                result = wait_for(lane, node->after[j]->done_row, node->after[j]->done_at);
+        if (result == CUDA_SUCCESS)
+            result = run_node(exec, lane, node);
+        node->done_row = lane->row;
+        node->done_at = tail_of(lane);
+    }
+    for (uint32_t lane = 1; lane <= MAX_LANES && result == CUDA_SUCCESS; lane++)
+        if (used & (1u << lane))
+            result = wait_for(stream, exec->lanes[lane - 1]->row, tail_of(exec->lanes[lane - 1]));
     return result;
 }
+
+static pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
 
 static CUresult launch(const char *call, int per_thread, CUgraphExec exec, CUstream given)
 {
@@ -156,9 +205,14 @@ static CUresult launch(const char *call, int per_thread, CUgraphExec exec, CUstr
     CUresult result = sim_enter_stream(call, per_thread, given, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!exec_valid(exec))
+    if (!sim_exec_valid(exec))
         return CUDA_ERROR_INVALID_VALUE;
-    return stream->capture ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : run_graph(stream, exec->graph, exec->sorted);
+    if (stream->capture)
+        return sim_capture_graph(stream, exec->graph);
+    pthread_mutex_lock(&launching); /* the nodes' scratch words are of one launch at a time */
+    result = run_graph(exec, stream, exec->graph, exec->sorted);
+    pthread_mutex_unlock(&launching);
+    return result;
 }
 DEFINE_TWINS(cuGraphLaunch, _ptsz, launch, (CUgraphExec exec, CUstream stream), exec, stream)
 
@@ -166,19 +220,50 @@ static CUresult upload(const char *call, int per_thread, CUgraphExec exec, CUstr
 {
     CUstream stream;
     CUresult result = sim_enter_stream(call, per_thread, given, &stream);
-    return result == CUDA_SUCCESS && !exec_valid(exec) ? CUDA_ERROR_INVALID_VALUE : result;
+    return result == CUDA_SUCCESS && !sim_exec_valid(exec) ? CUDA_ERROR_INVALID_VALUE : result;
 }
 DEFINE_TWINS(cuGraphUpload, _ptsz, upload, (CUgraphExec exec, CUstream stream), exec, stream)
 
-/* The same nodes of the same types in the same order can be exchanged; anything else is another graph. */
-static CUgraphExecUpdateResult update(CUgraphExec exec, CUgraph graph)
+static size_t place_of(CUgraph graph, CUgraphNode node)
 {
-    CUgraphNode old = exec->graph->nodes, new = graph->nodes;
-    for (; old && new; old = old->next, new = new->next)
-        if (old->type != new->type || old->after_count != new->after_count)
-            break;
-    if (old || new)
+    size_t place = 0;
+    for (CUgraphNode at = graph->nodes; at && at != node; at = at->next)
+        place++;
+    return place;
+}
+
+/* Why the nodes of `new` cannot take the place of those of `old`, and which node it is (NULL: they have not as many). */
+static CUgraphExecUpdateResult difference(CUgraph old_graph, CUgraph new_graph, CUgraphNode *at)
+{
+    CUgraphNode old = old_graph->nodes, new = new_graph->nodes;
+    *at = NULL;
+    if (old_graph->count != new_graph->count)
         return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    for (; old && new; old = old->next, new = new->next) {
+        *at = new;
+        if (old->type != new->type)
+            return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+        if (old->after_count != new->after_count)
+            return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+        for (size_t i = 0; i < old->after_count; i++)
+            if (place_of(old_graph, old->after[i]) != place_of(new_graph, new->after[i]))
+                return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+        if (old->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || old->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+            return CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
+        CUgraphNode inner;
+        CUgraphExecUpdateResult result = old->type == CU_GRAPH_NODE_TYPE_GRAPH ? difference(old->child, new->child, &inner) : CU_GRAPH_EXEC_UPDATE_SUCCESS;
+        if (result != CU_GRAPH_EXEC_UPDATE_SUCCESS)
+            return result;
+    }
+    *at = NULL;
+    return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+static CUgraphExecUpdateResult update(CUgraphExec exec, CUgraph graph, CUgraphNode *at)
+{
+    CUgraphExecUpdateResult result = difference(exec->graph, graph, at);
+    if (result != CU_GRAPH_EXEC_UPDATE_SUCCESS)
+        return result;
     CUgraph copy = sim_graph_copy(graph);
     CUgraphNode *sorted = copy ? sim_graph_sort(copy) : NULL;
     if (!sorted) {
@@ -186,6 +271,9 @@ static CUgraphExecUpdateResult update(CUgraphExec exec, CUgraph graph)
             sim_graph_free(copy);
         return CU_GRAPH_EXEC_UPDATE_ERROR;
     }
+    /* Its nodes go on being known by the graph that it was made from. */
+    for (CUgraphNode old = exec->graph->nodes, new = copy->nodes; old; old = old->next, new = new->next)
+        new->original = old->original;
     sim_graph_free(exec->graph);
     free(exec->sorted);
     exec->graph = copy;
@@ -196,34 +284,34 @@ static CUgraphExecUpdateResult update(CUgraphExec exec, CUgraph graph)
 SIM_EXPORTED CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error_node, CUgraphExecUpdateResult *answer)
 {
     ENTER();
-    if (!exec_valid(exec) || !sim_graph_valid(graph) || !answer)
+    CUgraphNode at;
+    if (!sim_exec_valid(exec) || !sim_graph_valid(graph) || !answer)
         return CUDA_ERROR_INVALID_VALUE;
+    *answer = update(exec, graph, &at);
     if (error_node)
-        *error_node = NULL;
-    *answer = update(exec, graph);
-    return *answer == CU_GRAPH_EXEC_UPDATE_SUCCESS ? CUDA_SUCCESS : (CUresult)910; /* CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE */
+        *error_node = at;
+    return *answer == CU_GRAPH_EXEC_UPDATE_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 
 SIM_EXPORTED CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *answer)
 {
     ENTER();
-    if (!exec_valid(exec) || !sim_graph_valid(graph) || !answer)
+    CUgraphNode at;
+    if (!sim_exec_valid(exec) || !sim_graph_valid(graph) || !answer)
         return CUDA_ERROR_INVALID_VALUE;
-    *answer = (CUgraphExecUpdateResultInfo){.result = update(exec, graph)};
-    return answer->result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? CUDA_SUCCESS : (CUresult)910; /* as above */
+    *answer = (CUgraphExecUpdateResultInfo){.result = update(exec, graph, &at)};
+    answer->errorNode = at;
+    return answer->result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 
 static CUresult exec_kernel(CUgraphExec exec, CUgraphNode node, CUfunction function, const struct launch *shape)
 {
-    if (!exec_valid(exec) || !sim_function_of(function))
+    CUgraphNode twin = sim_function_of(function) ? sim_exec_node(exec, node, CU_GRAPH_NODE_TYPE_KERNEL) : NULL;
+    if (!twin)
         return CUDA_ERROR_INVALID_VALUE;
-    for (CUgraphNode twin = exec->graph->nodes; twin; twin = twin->next)
-        if (twin->original == node && twin->type == CU_GRAPH_NODE_TYPE_KERNEL) {
-            twin->kernel = *shape;
-            twin->kernel.function = function;
-            return CUDA_SUCCESS;
-        }
-    return CUDA_ERROR_INVALID_VALUE;
+    twin->kernel = *shape;
+    twin->kernel.function = function;
+    return CUDA_SUCCESS;
 }
 #define LAUNCH_OF(p) (struct launch){(p)->func, {(p)->gridDimX, (p)->gridDimY, (p)->gridDimZ}, {(p)->blockDimX, (p)->blockDimY, (p)->blockDimZ}, (p)->sharedMemBytes}
 SIM_EXPORTED CUresult CUDAAPI cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *params) { ENTER(); return params ? exec_kernel(exec, node, params->func, &LAUNCH_OF(params)) : CUDA_ERROR_INVALID_VALUE; }

@@ -35,7 +35,7 @@ CUresult sim_launch_check(CUcontext context, const struct launch *launch, int co
         return CUDA_ERROR_INVALID_VALUE;
     if (cooperative) {
         uint64_t resident = sim_blocks_resident(context, launch->function, block[0] * block[1] * block[2], launch->shared);
-        uint64_t sms = context->sm_limit ? context->sm_limit : info_of(context)->sm_count;
+        uint64_t sms = context->sm_limit ? context->sm_limit : sim_sm_count(context->gpu);
         if ((uint64_t)grid[0] * grid[1] * grid[2] > resident * sms)
             return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     }
@@ -206,7 +206,7 @@ static CUresult best_block(CUcontext context, int *grid, int *block, CUfunction 
         if (blocks * (uint32_t)threads > best) {
             best = blocks * (uint32_t)threads;
             *block = threads;
-            *grid = (int)(blocks * info_of(context)->sm_count); /* a few thousand */
+            *grid = (int)(blocks * sim_sm_count(context->gpu)); /* a few thousand */
         }
     }
     return CUDA_SUCCESS;

@@ -249,8 +249,8 @@ SIM_EXPORTED CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_
     const struct sim_gpu *gpu = &machine->gpu[context->gpu];
     if (gpu->lost || gpu->vanished)
         return CUDA_ERROR_UNKNOWN;
-    *free_bytes = sim_faulty(sim_gpu_free_bytes(machine, context->gpu));
-    *total_bytes = gpu->info.memory_total_bytes - gpu->info.memory_reserved_bytes;
+    *free_bytes = sim_faulty(sim_process_free_bytes(machine, context->gpu, sim_driver.process));
+    *total_bytes = sim_faulty(sim_total_memory(context->gpu));
     return CUDA_SUCCESS;
 }
 

@@ -32,6 +32,27 @@ CUresult sim_stream_create(CUcontext context, uint32_t flags, int32_t priority, 
     return CUDA_SUCCESS;
 }
 
+/* Gives back the rows of destroyed streams whose work is done. */
+static void sweep(CUcontext context)
+{
+    sim_lock_driver();
+    for (CUstream *link = &context->streams; *link;) {
+        CUstream stream = *link;
+        if (!stream->closing || !sim_stream_idle(sim_here(), stream->row)) {
+            link = &stream->next;
+            continue;
+        }
+        *link = stream->next;
+        if (!(stream->flags & CU_STREAM_NON_BLOCKING))
+            __atomic_fetch_sub(&context->blocking, 1, __ATOMIC_RELAXED); /* relaxed: as in sim_stream_create */
+        sim_stream_close(sim_here(), stream->row);
+    }
+    context->closing = 0;
+    for (CUstream stream = context->streams; stream; stream = stream->next)
+        context->closing += stream->closing;
+    sim_unlock_driver();
+}
+
 /* The handle's memory stays, so that a use after this is an error and not a crash. */
 void sim_stream_free(CUstream stream)
 {
@@ -168,6 +189,8 @@ CUresult sim_context_synchronize(CUcontext context)
     if (result == CUDA_SUCCESS && (sim_here()->gpu[context->gpu].lost || sim_here()->gpu[context->gpu].vanished))
         result = CUDA_ERROR_LAUNCH_FAILED;
     sim_pools_trim(context->gpu);
+    if (__atomic_load_n(&context->closing, __ATOMIC_RELAXED)) /* relaxed: a hint; the next call sweeps as well */
+        sweep(context);
     return result;
 }
 
@@ -179,6 +202,8 @@ static CUresult create(CUstream *out, unsigned flags, int priority)
         priority = -5;
     if (priority > 0)
         priority = 0;
+    if (__atomic_load_n(&sim_current_context()->closing, __ATOMIC_RELAXED)) /* relaxed: as above */
+        sweep(sim_current_context());
     return sim_stream_create(sim_current_context(), flags, priority, out);
 }
 
@@ -200,8 +225,15 @@ static CUresult destroy(CUstream stream)
 {
     if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || stream->kind != HANDLE_STREAM)
         return CUDA_ERROR_INVALID_HANDLE;
-    sim_stream_wait(sim_here(), stream->row); /* the real one goes on by itself; here its work must end first */
-    sim_stream_free(stream);
+    CUcontext context = stream->context;
+    sim_lock_driver();
+    stream->kind = HANDLE_DEAD;
+    stream->closing = 1; /* what it was given goes on, and the call returns at once */
+    free(stream->capture_after);
+    stream->capture_after = NULL;
+    stream->capture = NULL;
+    sim_unlock_driver();
+    sweep(context);
     return CUDA_SUCCESS;
 }
 SIM_EXPORTED CUresult CUDAAPI cuStreamDestroy(CUstream stream) { ENTER(); return destroy(stream); }
@@ -271,7 +303,7 @@ static CUresult wait_event(const char *call, int per_thread, CUstream given, CUe
         return !event || event->kind != HANDLE_EVENT ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     if (stream->capture || event->captured_graph)
         return sim_capture_wait(stream, event);
-    if (event->recorded == event->base)
+    if (sim_event_latest(event) == event->base)
         return CUDA_SUCCESS; /* never recorded: nothing to wait for */
     return sim_enqueue(stream, &(struct sim_item){.kind = SIM_ITEM_EVENT_WAIT, .a = event->row, .b = event->recorded});
 }
