@@ -25,19 +25,21 @@ static uint32_t mps_limit(const struct sim_gpu_info *info, uint32_t sms, uint32_
     return wanted && wanted < limit ? wanted : limit;
 }
 
-static CUresult create(uint32_t device, uint32_t flags, uint32_t primary, uint32_t sm_limit, CUcontext *out)
+/* A green context is a part of the primary one's SMs and costs no memory of its own. */
+static CUresult create(uint32_t device, uint32_t flags, uint32_t primary, uint32_t green, uint32_t sm_limit, CUcontext *out)
 {
     struct sim_machine *machine = sim_here();
     uint32_t gpu = sim_driver.gpu_of[device];
     const struct sim_gpu_info *info = &machine->gpu[gpu].info;
     if (info->compute_mode == 2) /* prohibited */
         return CUDA_ERROR_NO_DEVICE;
-    int status = sim_charge_context(machine, gpu, sim_driver.process);
+    int status = green ? SIM_OK : sim_charge_context(machine, gpu, sim_driver.process);
     if (status != SIM_OK)
         return status == SIM_GPU_GONE ? CUDA_ERROR_UNKNOWN : sim_result(status);
     CUcontext context = calloc(1, sizeof *context);
     if (!context) {
-        sim_refund_context(machine, gpu, sim_driver.process);
+        if (!green)
+            sim_refund_context(machine, gpu, sim_driver.process);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     context->kind = HANDLE_CONTEXT;
@@ -45,6 +47,7 @@ static CUresult create(uint32_t device, uint32_t flags, uint32_t primary, uint32
     context->gpu = gpu;
     context->flags = flags;
     context->primary = primary;
+    context->green = green;
     context->api_version = machine->system.cuda_version;
     context->sm_limit = mps_limit(info, sim_sm_count(gpu), sm_limit);
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
@@ -52,7 +55,8 @@ static CUresult create(uint32_t device, uint32_t flags, uint32_t primary, uint32
     context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
     CUresult result = sim_stream_create(context, 0, 0, &context->legacy);
     if (result != CUDA_SUCCESS) {
-        sim_refund_context(machine, gpu, sim_driver.process);
+        if (!green)
+            sim_refund_context(machine, gpu, sim_driver.process);
         free(context);
         return result;
     }
@@ -81,10 +85,15 @@ static void destroy(CUcontext context)
     sim_unlock_driver();
     while (context->streams)
         sim_stream_free(context->streams);
+    if (context->green)
+        return; /* what was allocated while it was current belongs to the primary context's process still */
     sim_memory_drop_context(context);
     sim_arrays_drop_context(context);
     sim_refund_context(sim_here(), context->gpu, sim_driver.process);
 }
+
+CUresult sim_green_context(uint32_t device, uint32_t sm_limit, CUcontext *out) { return create(device, 0, 0, 1, sm_limit, out); }
+void sim_green_destroy(CUcontext context) { destroy(context); }
 
 static CUresult push(CUcontext context)
 {
@@ -100,7 +109,7 @@ CUresult sim_primary_context(uint32_t device, CUcontext *out)
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&sim_driver.making);
     if (!sim_context_valid(sim_driver.primary[device]))
-        result = create(device, sim_driver.primary_flags[device], 1, 0, &sim_driver.primary[device]);
+        result = create(device, sim_driver.primary_flags[device], 1, 0, 0, &sim_driver.primary[device]);
     if (result == CUDA_SUCCESS)
         *out = sim_driver.primary[device];
     pthread_mutex_unlock(&sim_driver.making);
@@ -176,7 +185,7 @@ static CUresult create_current(CUcontext *out, CUdevice device, unsigned flags, 
     if (!out)
         return CUDA_ERROR_INVALID_VALUE;
     CUcontext context = NULL;
-    CUresult result = create((uint32_t)device, flags, 0, sm_limit, &context); /* checked: not negative */
+    CUresult result = create((uint32_t)device, flags, 0, 0, sm_limit, &context); /* checked: not negative */
     if (result == CUDA_SUCCESS)
         result = push(context);
     if (result == CUDA_SUCCESS)
@@ -204,7 +213,7 @@ SIM_EXPORTED CUresult CUDAAPI cuCtxCreate_v4(CUcontext *context, CUctxCreatePara
 
 static CUresult destroy_context(CUcontext context)
 {
-    if (!context || context->primary)
+    if (!context || context->primary || context->green)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!sim_context_valid(context))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -175,3 +175,21 @@ SIM_EXPORTED CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer)
     context->peers &= ~(1u << peer->device);
     return CUDA_SUCCESS;
 }
+
+SIM_EXPORTED CUresult CUDAAPI cuCtxGetSharedMemConfig(CUsharedconfig *config)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    if (!config)
+        return CUDA_ERROR_INVALID_VALUE;
+    *config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORTED CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig config)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    (void)config; /* without effect on GPUs since Maxwell */
+    return CUDA_SUCCESS;
+}

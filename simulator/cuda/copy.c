@@ -113,6 +113,27 @@ static CUresult peer_async(const char *call, int per_thread, CUdeviceptr to, CUc
 }
 DEFINE_TWINS(cuMemcpyPeerAsync, _ptsz, peer_async, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream), to, to_context, from, from_context, bytes, stream)
 
+/* Many copies at once, in the order of the list. The first that cannot be made is named. */
+static CUresult copy_list(const char *call, int per_thread, const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes, size_t count, size_t *failed, CUstream given)
+{
+    CUstream stream;
+    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!to || !from || !sizes || !count)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        result = sim_copy(stream, to[i], from[i], sizes[i], 0);
+        if (result != CUDA_SUCCESS && failed)
+            *failed = i;
+    }
+    return result;
+}
+static CUresult copy_list_1(const char *call, int per_thread, CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *places, size_t number, size_t *failed, CUstream stream) { (void)attributes; (void)places; (void)number; return copy_list(call, per_thread, to, from, sizes, count, failed, stream); }
+DEFINE_TWINS(cuMemcpyBatchAsync, _ptsz, copy_list_1, (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *places, size_t number, size_t *failed, CUstream stream), to, from, sizes, count, attributes, places, number, failed, stream)
+static CUresult copy_list_2(const char *call, int per_thread, CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *places, size_t number, CUstream stream) { (void)attributes; (void)places; (void)number; return copy_list(call, per_thread, to, from, sizes, count, NULL, stream); }
+DEFINE_TWINS(cuMemcpyBatchAsync_v2, _ptsz, copy_list_2, (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *places, size_t number, CUstream stream), to, from, sizes, count, attributes, places, number, stream)
+
 /* ---- boxes ---- */
 
 struct box_side { uint64_t base; uint64_t pitch, slice; int is_array; };
@@ -282,7 +303,7 @@ void sim_fill_now(CUdeviceptr destination, size_t pitch, unsigned value, unsigne
             int saved = errno, dropped = 0;
             sim_lock_driver();
             const struct memory *memory = sim_memory_find(address_of(first));
-            if (memory && memory->kind != MEMORY_MAPPED && memory->kind != MEMORY_REGISTERED && memory->kind != MEMORY_IPC && !memory->has_file) /* only private mappings come back as zeros */
+            if (memory && memory->kind != MEMORY_MAPPED && memory->kind != MEMORY_REGISTERED && memory->kind != MEMORY_IPC && memory->kind != MEMORY_IMPORTED && !memory->has_file) /* only private mappings come back as zeros */
                 dropped = madvise(first, middle, MADV_DONTNEED) == 0;
             sim_unlock_driver();
             errno = saved;

@@ -18,6 +18,7 @@ struct CUctx_st {
     uint32_t gpu;              /* row in the machine */
     uint32_t flags;
     uint32_t primary;
+    uint32_t green;
     uint32_t api_version;
     uint64_t id;
     uint32_t sm_limit;         /* 0: all SMs */
@@ -48,7 +49,6 @@ struct CUstream_st {
     uint64_t legacy_tail;      /* how far this stream was made to wait for the legacy one */
     uint64_t followed_tail;    /* how far the legacy stream was made to wait for this one */
     struct attributes *attributes; /* NULL: none was set */
-    uint32_t sm_limit;         /* of a green context's stream; 0: the context's */
     uint32_t closing;          /* destroyed, with work left: its row goes when that is done */
     CUstream next;
 };
@@ -87,6 +87,7 @@ struct CUmod_st {
     CUfunction functions;
     char **names;              /* functions listed in a text image; NULL: any name is taken */
     size_t name_count;
+    struct global *globals;    /* variables that the image has */
 };
 
 struct CUmemPoolHandle_st {
@@ -98,10 +99,12 @@ struct CUmemPoolHandle_st {
     uint64_t threshold;
     uint64_t used, used_high, reserved, reserved_high;
     CUmemPoolProps props;
+    int file;                  /* when exported or imported: the descriptor that stands for it; else -1 */
+    uint32_t imported;
     CUmemoryPool next;
 };
 
-enum memory_kind { MEMORY_DEVICE = 1, MEMORY_MANAGED, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_RESERVED, MEMORY_MAPPED, MEMORY_POOLED, MEMORY_GRAPH, MEMORY_IPC };
+enum memory_kind { MEMORY_DEVICE = 1, MEMORY_MANAGED, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_RESERVED, MEMORY_MAPPED, MEMORY_POOLED, MEMORY_GRAPH, MEMORY_IPC, MEMORY_IMPORTED };
 
 struct memory {                /* one range of addresses that the driver knows */
     uint64_t start, size;      /* size as asked for */
@@ -187,6 +190,9 @@ void sim_lock_driver(void);
 void sim_unlock_driver(void);
 static inline struct sim_machine *sim_here(void) { return sim_driver.machine; }
 
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device);
+
 /* visible.c */
 void sim_choose_devices(struct driver *driver);
 uint32_t sim_sm_count(uint32_t gpu);     /* SMs that a program has of a GPU: all, or its instance's */
@@ -196,6 +202,9 @@ uint64_t sim_total_memory(uint32_t gpu); /* bytes, likewise, without what the dr
 CUcontext sim_current_context(void);
 int sim_context_valid(CUcontext context);
 CUresult sim_primary_context(uint32_t device, CUcontext *out); /* made when there is none; counts no reference */
+
+CUresult sim_green_context(uint32_t device, uint32_t sm_limit, CUcontext *out);
+void sim_green_destroy(CUcontext context);
 
 /* stream.c */
 CUresult sim_stream_resolve(CUcontext context, CUstream given, int per_thread, CUstream *out);
@@ -210,6 +219,8 @@ uint64_t sim_event_latest(CUevent event);
 
 /* host.c */
 CUresult sim_host_enqueue(CUstream stream, CUhostFn function, void *argument);
+/* The stream goes on when `condition` first says so; it is asked again and again and must not block. */
+CUresult sim_host_await(CUstream stream, int (*condition)(const void *), void *argument);
 void sim_host_forget(void); /* in a fork child: the helper thread stayed with the parent */
 
 /* memory_map.c: driver lock held */
@@ -232,6 +243,10 @@ void sim_pools_trim(uint32_t gpu);
 CUmemoryPool sim_pool_current(uint32_t device);
 
 void sim_pools_empty(uint32_t gpu); /* gives up everything kept and not in use */
+
+/* ipc.c: bytes of memory that other processes may map; driver lock held for the first */
+CUresult sim_share_ticket(struct memory *memory, void *ticket, size_t size);
+CUresult sim_open_ticket(CUdeviceptr *out, const void *ticket, size_t size, uint32_t kind);
 
 /* graph_memory.c: what allocation nodes use is kept for the next launch until it is trimmed. Driver lock held. */
 CUresult sim_graph_memory_take(struct memory *memory);
@@ -278,6 +293,12 @@ CUresult sim_capture_free(CUstream stream, CUdeviceptr address);
 void sim_capture_end(CUgraph graph, CUstreamCaptureStatus status);
 CUresult sim_capture_record(CUstream stream, CUevent event);
 CUresult sim_capture_wait(CUstream stream, CUevent event);
+
+/* global.c; images are looked at where they are, driver lock held for dropping */
+int sim_globals_of_text(CUmodule module, const char *text);     /* 0: no memory */
+int sim_globals_of_object(CUmodule module, const void *image);
+void sim_globals_drop(CUmodule module);
+CUresult sim_module_global(CUmodule module, const char *name, CUdeviceptr *address, size_t *size);
 
 /* module.c */
 CUresult sim_module_function(CUmodule module, const char *name, CUfunction *out);

@@ -137,6 +137,7 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {910, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE", "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update"},
     {911, "CUDA_ERROR_EXTERNAL_DEVICE", "an async error has occurred in external entity outside of CUDA"},
     {912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "a kernel launch error has occurred due to cluster misconfiguration"},
+    {914, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", "the provided resource configuration is invalid"},
     {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 
 struct host_call {
-    CUhostFn function;
+    CUhostFn function;       /* NULL: nothing is called, the stream only waits */
+    int (*condition)(const void *); /* NULL: its turn is enough */
     void *argument;
     uint32_t row;            /* of the stream */
     uint64_t cookie;
@@ -38,7 +39,7 @@ static struct host_call *take_ready(struct sim_machine *machine)
     for (struct host_call **link = &host.first; *link; link = &(*link)->next) {
         struct host_call *call = *link;
         uint64_t cookie;
-        if (!sim_stream_host_ready(machine, call->row, &cookie) || cookie != call->cookie)
+        if (!sim_stream_host_ready(machine, call->row, &cookie) || cookie != call->cookie || (call->condition && !call->condition(call->argument)))
             continue;
         *link = call->next;
         if (host.end == &call->next)
@@ -59,7 +60,10 @@ static void *serve(void *machine_argument)
         struct host_call *call = take_ready(machine);
         pthread_mutex_unlock(&host.lock);
         if (call) {
-            call->function(call->argument);
+            if (call->function)
+                call->function(call->argument);
+            else
+                free(call->argument);
             sim_stream_host_done(machine, call->row);
             free(call);
         } else { /* on the virtual clock its step wakes us; on the real one this is the resolution of callbacks */
@@ -83,7 +87,7 @@ static int start(struct sim_machine *machine)
     return result == 0;
 }
 
-CUresult sim_host_enqueue(CUstream stream, CUhostFn function, void *argument)
+static CUresult enqueue(CUstream stream, CUhostFn function, int (*condition)(const void *), void *argument)
 {
     struct host_call *call = calloc(1, sizeof *call);
     if (!call)
@@ -94,7 +98,7 @@ CUresult sim_host_enqueue(CUstream stream, CUhostFn function, void *argument)
         free(call);
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
-    *call = (struct host_call){.function = function, .argument = argument, .row = stream->row, .cookie = ++host.cookies};
+    *call = (struct host_call){.function = function, .condition = condition, .argument = argument, .row = stream->row, .cookie = ++host.cookies};
     uint64_t cookie = call->cookie;
     if (!host.first || !host.end)
         host.end = &host.first;
@@ -104,6 +108,9 @@ CUresult sim_host_enqueue(CUstream stream, CUhostFn function, void *argument)
     pthread_mutex_unlock(&host.lock);
     return sim_enqueue(stream, &(struct sim_item){.kind = SIM_ITEM_HOST, .a = cookie});
 }
+
+CUresult sim_host_enqueue(CUstream stream, CUhostFn function, void *argument) { return enqueue(stream, function, NULL, argument); }
+CUresult sim_host_await(CUstream stream, int (*condition)(const void *), void *argument) { return enqueue(stream, NULL, condition, argument); }
 
 static CUresult launch_host(const char *call, int per_thread, CUstream given, CUhostFn function, void *argument)
 {

@@ -66,52 +66,56 @@ static CUresult make_shared(struct memory *memory)
     return CUDA_SUCCESS;
 }
 
+CUresult sim_share_ticket(struct memory *memory, void *out, size_t size)
+{
+    struct stat info;
+    int saved = errno;
+    CUresult result = make_shared(memory);
+    if (result == CUDA_SUCCESS && fstat(memory->file, &info) != 0)
+        result = CUDA_ERROR_OPERATING_SYSTEM;
+    if (result == CUDA_SUCCESS) {
+        struct ipc_ticket ticket = {.magic = HANDLE_MAGIC, .pid = getpid(), .fd = memory->file, .inode = info.st_ino, .size = memory->size, .gpu = memory->gpu};
+        memset(out, 0, size);
+        memcpy(out, &ticket, sizeof ticket);
+    }
+    errno = saved;
+    return result;
+}
+
 SIM_EXPORTED CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
     CUcontext context;
     ENTER_CONTEXT(context);
     if (!handle)
         return CUDA_ERROR_INVALID_VALUE;
-    int saved = errno;
     sim_lock_driver();
     struct memory *memory = sim_memory_find(address);
-    CUresult result = memory && memory->kind == MEMORY_DEVICE ? make_shared(memory) : CUDA_ERROR_INVALID_VALUE;
-    struct stat info;
-    if (result == CUDA_SUCCESS && fstat(memory->file, &info) != 0)
-        result = CUDA_ERROR_OPERATING_SYSTEM;
-    if (result == CUDA_SUCCESS) {
-        struct ipc_ticket ticket = {.magic = HANDLE_MAGIC, .pid = getpid(), .fd = memory->file, .inode = info.st_ino, .size = memory->size, .gpu = memory->gpu};
-        memset(handle, 0, sizeof *handle);
-        memcpy(handle, &ticket, sizeof ticket);
-    }
+    CUresult result = memory && memory->kind == MEMORY_DEVICE ? sim_share_ticket(memory, handle, sizeof *handle) : CUDA_ERROR_INVALID_VALUE;
     sim_unlock_driver();
-    errno = saved;
     return result;
 }
 
-static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *handle)
+static CUresult open_ticket(CUdeviceptr *out, const struct ipc_ticket *ticket, uint32_t kind)
 {
-    struct ipc_ticket ticket;
     char path[64];
     struct stat info;
-    memcpy(&ticket, handle, sizeof ticket);
-    if (!out || ticket.magic != HANDLE_MAGIC || ticket.size == 0)
+    if (!out || ticket->magic != HANDLE_MAGIC || ticket->size == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (ticket.pid == getpid())
+    if (ticket->pid == getpid() && kind == MEMORY_IPC)
         return CUDA_ERROR_INVALID_CONTEXT; /* not in the process that made it */
     uint32_t device = 0;
-    while (device < sim_driver.device_count && sim_driver.gpu_of[device] != ticket.gpu)
+    while (device < sim_driver.device_count && sim_driver.gpu_of[device] != ticket->gpu)
         device++;
     if (device == sim_driver.device_count)
         return CUDA_ERROR_INVALID_DEVICE; /* not visible here */
-    uint64_t mapped = (ticket.size + PAGE - 1) / PAGE * PAGE;
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", ticket.pid, ticket.fd);
+    uint64_t mapped = (ticket->size + PAGE - 1) / PAGE * PAGE;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", ticket->pid, ticket->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return CUDA_ERROR_INVALID_VALUE; /* its maker is gone, or freed it */
     struct memory *memory = calloc(1, sizeof *memory);
     void *room = MAP_FAILED;
-    int right = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_ino == ticket.inode && (uint64_t)info.st_size >= mapped;
+    int right = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_ino == ticket->inode && (uint64_t)info.st_size >= mapped;
     if (right && memory)
         room = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     close(fd);
@@ -119,8 +123,8 @@ static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *handle)
         free(memory);
         return right ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
     }
-    *memory = (struct memory){.start = (uint64_t)(uintptr_t)room, .size = ticket.size, .mapped = mapped, .kind = MEMORY_IPC,
-                              .gpu = ticket.gpu, .device = device, .context = sim_current_context()};
+    *memory = (struct memory){.start = (uint64_t)(uintptr_t)room, .size = ticket->size, .mapped = mapped, .kind = kind,
+                              .gpu = ticket->gpu, .device = device, .context = sim_current_context()};
     sim_lock_driver();
     memory->id = sim_driver.next_id++;
     sim_memory_insert(memory);
@@ -129,12 +133,21 @@ static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *handle)
     return CUDA_SUCCESS;
 }
 
-static CUresult open_checked(CUdeviceptr *out, const CUipcMemHandle *handle, unsigned flags)
+CUresult sim_open_ticket(CUdeviceptr *out, const void *ticket, size_t size, uint32_t kind)
 {
+    struct ipc_ticket copy;
+    if (size < sizeof copy)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(&copy, ticket, sizeof copy);
     int saved = errno;
-    CUresult result = flags & ~1u ? CUDA_ERROR_INVALID_VALUE : open_handle(out, handle);
+    CUresult result = open_ticket(out, &copy, kind);
     errno = saved;
     return result;
+}
+
+static CUresult open_checked(CUdeviceptr *out, const CUipcMemHandle *handle, unsigned flags)
+{
+    return flags & ~1u ? CUDA_ERROR_INVALID_VALUE : sim_open_ticket(out, handle, sizeof *handle, MEMORY_IPC);
 }
 SIM_EXPORTED CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) { CUcontext context; ENTER_CONTEXT(context); return open_checked(address, &handle, flags); }
 SIM_EXPORTED CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) { CUcontext context; ENTER_CONTEXT(context); return open_checked(address, &handle, flags); }

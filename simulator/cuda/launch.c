@@ -5,6 +5,8 @@
 #include <string.h>
 
 #define REGISTERS_PER_THREAD 32u
+#define MOST_IN_CLUSTER 16u /* with the attribute for sizes that are not portable */
+#define PORTABLE_CLUSTER 8u
 
 static const struct sim_gpu_info *info_of(CUcontext context) { return &sim_here()->gpu[context->gpu].info; }
 
@@ -223,5 +225,35 @@ SIM_EXPORTED CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t *by
     if (!sim_function_of(function))
         return CUDA_ERROR_INVALID_HANDLE;
     *bytes = info_of(context)->shared_bytes_per_sm / (unsigned)blocks; /* positive */
+    return CUDA_SUCCESS;
+}
+
+/* A cluster is as many blocks as the launch's attribute says; all of them must be resident together. */
+static CUresult active_clusters(CUcontext context, int *count, CUfunction function, const CUlaunchConfig *config)
+{
+    if (!count || !config)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!sim_function_of(function))
+        return CUDA_ERROR_INVALID_HANDLE;
+    uint64_t size = 1;
+    for (unsigned i = 0; i < config->numAttrs && config->attrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+            size = (uint64_t)config->attrs[i].value.cluster.x * config->attrs[i].value.cluster.y * config->attrs[i].value.cluster.z;
+    if (size == 0 || size > MOST_IN_CLUSTER)
+        return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    uint64_t blocks = sim_blocks_resident(context, function, config->blockDimX * config->blockDimY * config->blockDimZ, config->sharedMemBytes) * sim_sm_count(context->gpu);
+    *count = (int)(blocks / size); /* a few thousand */
+    return CUDA_SUCCESS;
+}
+SIM_EXPORTED CUresult CUDAAPI cuOccupancyMaxActiveClusters(int *count, CUfunction function, const CUlaunchConfig *config) { CUcontext context; ENTER_CONTEXT(context); return active_clusters(context, count, function, config); }
+SIM_EXPORTED CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int *size, CUfunction function, const CUlaunchConfig *config)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    if (!size || !config)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!sim_function_of(function))
+        return CUDA_ERROR_INVALID_HANDLE;
+    *size = info_of(context)->cc_major >= 9 ? (int)PORTABLE_CLUSTER : 1; /* small */
     return CUDA_SUCCESS;
 }

@@ -77,3 +77,7 @@ SIM_EXPORTED CUresult CUDAAPI cuLinkDestroy(CUlinkState state)
     free(state);
     return CUDA_SUCCESS;
 }
+/* The interface before 5.5 differs in the name only. */
+SIM_EXPORTED CUresult CUDAAPI cuLinkCreate(unsigned int count, CUjit_option *options, void **values, CUlinkState *state) { return cuLinkCreate_v2(count, options, values, state); }
+SIM_EXPORTED CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name, unsigned int count, CUjit_option *options, void **values) { return cuLinkAddData_v2(state, type, data, size, name, count, options, values); }
+SIM_EXPORTED CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *path, unsigned int count, CUjit_option *options, void **values) { return cuLinkAddFile_v2(state, type, path, count, options, values); }

@@ -80,7 +80,7 @@ void sim_memory_drop_context(CUcontext context)
         at = memory->start + memory->size;
         if (memory->context == context && memory->pool)
             sim_pool_give_back(memory);
-        if (memory->context == context && (memory->kind == MEMORY_IPC || memory->kind == MEMORY_POOLED || memory->kind == MEMORY_DEVICE || memory->kind == MEMORY_MANAGED || memory->kind == MEMORY_HOST || memory->kind == MEMORY_GRAPH))
+        if (memory->context == context && (memory->kind == MEMORY_IPC || memory->kind == MEMORY_IMPORTED || memory->kind == MEMORY_POOLED || memory->kind == MEMORY_DEVICE || memory->kind == MEMORY_MANAGED || memory->kind == MEMORY_HOST || memory->kind == MEMORY_GRAPH))
             sim_memory_delete(memory, 1);
     }
     sim_graph_memory_trim(context->gpu);
@@ -199,6 +199,7 @@ static CUresult release(CUdeviceptr address)
         case MEMORY_MANAGED:
             result = CUDA_SUCCESS;
             break;
+        case MEMORY_IMPORTED:
         case MEMORY_POOLED:
         case MEMORY_GRAPH:
             result = CUDA_SUCCESS;

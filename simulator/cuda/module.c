@@ -73,7 +73,8 @@ static CUresult load(const void *image, CUcontext context, uint32_t is_library, 
     module->kind = HANDLE_MODULE;
     module->context = context;
     module->is_library = is_library;
-    if (looks_like_text(image) && !read_names(module, image)) {
+    if (!(looks_like_text(image) ? read_names(module, image) && sim_globals_of_text(module, image) : sim_globals_of_object(module, image))) {
+        sim_globals_drop(module);
         forget(module);
         free(module);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -149,6 +150,7 @@ static CUresult unload(CUmodule module)
         function->kind = HANDLE_DEAD;
     module->kind = HANDLE_DEAD;
     forget(module);
+    sim_globals_drop(module);
     sim_unlock_driver();
     return CUDA_SUCCESS;
 }
@@ -178,11 +180,24 @@ SIM_EXPORTED CUresult CUDAAPI cuModuleGetFunctionCount(unsigned int *count, CUmo
 SIM_EXPORTED CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodule module, const char *name)
 {
     ENTER();
-    (void)address;
-    (void)size;
-    (void)name;
-    return module && module->kind == HANDLE_MODULE ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE; /* images have functions only */
+    return module && module->kind == HANDLE_MODULE ? sim_module_global(module, name, address, size) : CUDA_ERROR_INVALID_HANDLE;
 }
+/* All that a text image lists; of other images nobody knows. */
+static CUresult enumerate(CUfunction *functions, unsigned room, CUmodule module)
+{
+    if (!functions || !room || !module || module->kind != HANDLE_MODULE)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < room; i++)
+        functions[i] = NULL;
+    for (unsigned i = 0; i < room && i < module->name_count; i++) {
+        CUresult result = sim_module_function(module, module->names[i], &functions[i]);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
+SIM_EXPORTED CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction *functions, unsigned int room, CUmodule module) { ENTER(); return enumerate(functions, room, module); }
+SIM_EXPORTED CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int room, CUlibrary library) { ENTER(); return enumerate((CUfunction *)(void *)kernels, room, (CUmodule)(void *)library); } /* the same objects */
 SIM_EXPORTED CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
     ENTER();
@@ -345,6 +360,14 @@ SIM_EXPORTED CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState *state, CUfu
         return CUDA_ERROR_INVALID_VALUE;
     *state = CU_FUNCTION_LOADING_STATE_LOADED;
     return hint(function);
+}
+SIM_EXPORTED CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *size)
+{
+    ENTER();
+    (void)index;
+    (void)offset;
+    (void)size;
+    return function_of(kernel) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE; /* as for functions */
 }
 SIM_EXPORTED CUresult CUDAAPI cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size)
 {

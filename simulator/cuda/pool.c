@@ -18,6 +18,7 @@ static CUmemoryPool new_pool(uint32_t device, const CUmemPoolProps *props)
     pool->gpu = sim_driver.gpu_of[device];
     pool->host = props->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
     pool->props = *props;
+    pool->file = -1;
     pool->next = sim_driver.pools;
     sim_driver.pools = pool;
     return pool;
@@ -148,7 +149,7 @@ static CUresult allocate_from_pool(const char *call, int per_thread, CUdeviceptr
     CUresult result = sim_enter_stream(call, per_thread, given, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    return valid(pool) ? allocate(stream, pool, bytes, address) : CUDA_ERROR_INVALID_VALUE;
+    return valid(pool) && !pool->imported ? allocate(stream, pool, bytes, address) : CUDA_ERROR_INVALID_VALUE; /* an imported pool only hands on */
 }
 DEFINE_TWINS(cuMemAllocFromPoolAsync, _ptsz, allocate_from_pool, (CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream), address, bytes, pool, stream)
 
@@ -164,7 +165,7 @@ static CUresult free_async(const char *call, int per_thread, CUdeviceptr address
     struct memory *memory = sim_memory_find(address);
     uint64_t charged = 0;
     uint32_t gpu = 0;
-    if (!memory || memory->start != address || (memory->kind != MEMORY_POOLED && memory->kind != MEMORY_DEVICE && memory->kind != MEMORY_GRAPH)) {
+    if (!memory || memory->start != address || (memory->kind != MEMORY_POOLED && memory->kind != MEMORY_DEVICE && memory->kind != MEMORY_GRAPH && memory->kind != MEMORY_IMPORTED)) {
         result = CUDA_ERROR_INVALID_VALUE;
     } else {
         if (memory->pool)

@@ -308,23 +308,3 @@ static CUresult wait_event(const char *call, int per_thread, CUstream given, CUe
     return sim_enqueue(stream, &(struct sim_item){.kind = SIM_ITEM_EVENT_WAIT, .a = event->row, .b = event->recorded});
 }
 DEFINE_TWINS(cuStreamWaitEvent, _ptsz, wait_event, (CUstream stream, CUevent event, unsigned int flags), stream, event, flags)
-
-/* Writes to memory are done when the call is made, like copies; a wait is satisfied by what memory says now
- * or is waited for by the caller. */
-static CUresult write_value(const char *call, int per_thread, CUstream given, CUdeviceptr address, uint64_t value, unsigned bytes)
-{
-    CUstream stream;
-    int device;
-    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
-    if (result == CUDA_SUCCESS)
-        result = sim_range_check((const void *)(uintptr_t)address, bytes, 1, &device); /* device addresses are this process's */
-    if (result == CUDA_SUCCESS)
-        memcpy((void *)(uintptr_t)address, &value, bytes); /* little-endian: the low bytes come first */
-    return result;
-}
-static CUresult write_32_flags(const char *call, int per_thread, CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) { (void)flags; return write_value(call, per_thread, stream, address, value, 4); }
-static CUresult write_64_flags(const char *call, int per_thread, CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) { (void)flags; return write_value(call, per_thread, stream, address, value, 8); }
-DEFINE_TWINS(cuStreamWriteValue32, _ptsz, write_32_flags, (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags), stream, address, value, flags)
-DEFINE_TWINS(cuStreamWriteValue64, _ptsz, write_64_flags, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags), stream, address, value, flags)
-DEFINE_TWINS(cuStreamWriteValue32_v2, _ptsz, write_32_flags, (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags), stream, address, value, flags)
-DEFINE_TWINS(cuStreamWriteValue64_v2, _ptsz, write_64_flags, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags), stream, address, value, flags)
