@@ -231,7 +231,10 @@ struct hv_device_usage {
     uint32_t wake;           /* futex word for waiters, advanced when a charge is given back */
     uint32_t waiters;
     uint64_t bucket_share_ppm; /* share that bucket_ns is scaled to; 0: none yet */
-    uint64_t line1[5];
+    uint64_t debt_ns;        /* GPU time that was used beyond its charges and is still to be paid */
+    uint64_t settled_until_ns; /* measured work is accounted for up to this moment */
+    uint64_t returned_ns;    /* wall time of charges that were given back because the work took less; ever increasing */
+    uint64_t line1[2];
     uint64_t host_bytes;     /* pinned host memory, same protocol as total */
     uint64_t line2[7];
     uint64_t charged_ns;     /* GPU time charged since the file was made */
@@ -387,6 +390,9 @@ HV_ASSERT_OFFSET(hv_device_usage, bucket_ns, 64);
 HV_ASSERT_OFFSET(hv_device_usage, wake, 72);
 HV_ASSERT_OFFSET(hv_device_usage, waiters, 76);
 HV_ASSERT_OFFSET(hv_device_usage, bucket_share_ppm, 80);
+HV_ASSERT_OFFSET(hv_device_usage, debt_ns, 88);
+HV_ASSERT_OFFSET(hv_device_usage, settled_until_ns, 96);
+HV_ASSERT_OFFSET(hv_device_usage, returned_ns, 104);
 HV_ASSERT_OFFSET(hv_device_usage, host_bytes, 128);
 HV_ASSERT_OFFSET(hv_device_usage, charged_ns, 192);
 HV_ASSERT_SIZE(hv_device_usage, 256);

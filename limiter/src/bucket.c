@@ -1,5 +1,7 @@
 #include "bucket.h"
 
+#include "compiler.h"
+
 #define NS_PER_MS UINT64_C(1000000)
 
 /* 128 bits, so that no file content can make the product wrap. */
@@ -27,20 +29,14 @@ static uint64_t window_ns(const struct hv_bucket_terms *terms)
     return window > HV_BUCKET_SMALLEST_WINDOW_NS ? window : HV_BUCKET_SMALLEST_WINDOW_NS;
 }
 
-/* Furthest that debt may lie ahead of the clock. */
-static uint64_t reach_ns(const struct hv_bucket_terms *terms)
-{
-    return window_ns(terms) + hv_bucket_wall_ns(terms->debt_ns, terms->share_ppm);
-}
-
 /* The word as it counts now: idle time is not saved up, and a word that no
  * charge can have left is brought back. */
 static uint64_t arrival_at(uint64_t word, const struct hv_bucket_terms *terms, uint64_t now_ns)
 {
     if (word < now_ns)
         return now_ns;
-    if (word - now_ns > reach_ns(terms) + HV_BUCKET_IMPLAUSIBLE_NS)
-        return now_ns + reach_ns(terms);
+    if (word - now_ns > hv_bucket_wall_ns(terms->debt_ns, terms->share_ppm) + HV_BUCKET_IMPLAUSIBLE_NS)
+        return now_ns + window_ns(terms);
     return word;
 }
 
@@ -67,18 +63,45 @@ void hv_bucket_give_back(uint64_t *bucket, uint64_t wall_ns)
     }
 }
 
-void hv_bucket_add_debt(uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t gpu_ns, uint64_t now_ns)
+void hv_debt_add(uint64_t *debt, const struct hv_bucket_terms *terms, uint64_t gpu_ns)
 {
-    uint64_t wall = hv_bucket_wall_ns(gpu_ns, terms->share_ppm);
-    uint64_t reach = now_ns + reach_ns(terms);
-    uint64_t word = hv_load_relaxed(bucket);
+    uint64_t word = hv_load_relaxed(debt); /* carries no other data */
     uint64_t next;
     do {
-        uint64_t arrival = arrival_at(word, terms, now_ns);
-        next = arrival + wall;
-        if (next > reach)
-            next = arrival > reach ? arrival : reach; /* places already taken stay */
-    } while (!hv_cas_relaxed(bucket, &word, next));
+        next = word < terms->debt_ns && gpu_ns < terms->debt_ns - word ? word + gpu_ns : terms->debt_ns;
+    } while (!hv_cas_relaxed(debt, &word, next));
+}
+
+uint64_t hv_debt_take(uint64_t *debt, const uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t most_gpu_ns,
+                      uint64_t now_ns)
+{
+    uint64_t word = hv_load_relaxed(debt);
+    if (hv_likely(word == 0))
+        return 0;
+    uint64_t ahead_until = hv_load_relaxed(bucket);
+    uint64_t paid_by_idling =
+        ahead_until != 0 && ahead_until < now_ns ? hv_bucket_gpu_ns(now_ns - ahead_until, terms->share_ppm) : 0;
+    uint64_t due, next;
+    do {
+        uint64_t left = word > terms->debt_ns ? terms->debt_ns : word; /* not written by us */
+        left -= left < paid_by_idling ? left : paid_by_idling;
+        due = left < most_gpu_ns ? left : most_gpu_ns;
+        next = left - due;
+    } while (!hv_cas_relaxed(debt, &word, next));
+    return due;
+}
+
+uint64_t hv_settle_measured(uint64_t *settled_until, uint64_t launched_at_ns, uint64_t measured_ns, uint64_t now_ns)
+{
+    uint64_t word = hv_load_relaxed(settled_until);
+    uint64_t begin, end;
+    do {
+        begin = word > launched_at_ns && word <= now_ns ? word : launched_at_ns; /* from the future: not by us */
+        if (begin >= now_ns)
+            return 0;
+        end = now_ns - begin > measured_ns ? begin + measured_ns : now_ns;
+    } while (!hv_cas_relaxed(settled_until, &word, end));
+    return end - begin;
 }
 
 void hv_bucket_rescale(uint64_t *bucket, uint32_t old_share_ppm, uint32_t new_share_ppm, uint64_t now_ns)

@@ -49,9 +49,21 @@ uint64_t hv_bucket_charge(uint64_t *bucket, const struct hv_bucket_terms *terms,
 /* Take a charge back. */
 void hv_bucket_give_back(uint64_t *bucket, uint64_t wall_ns);
 
-/* Put on the bucket what work cost beyond its charge, without waiting; the
- * debt stays within its bound. */
-void hv_bucket_add_debt(uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t gpu_ns, uint64_t now_ns);
+/* Debt: what work cost beyond its charge. It lies beside the bucket and is paid
+ * by later charges little by little, so that no launch waits for all of it. */
+void hv_debt_add(uint64_t *debt, const struct hv_bucket_terms *terms, uint64_t gpu_ns);
+
+/* Take as much as one charge pays, at most; returns what it has to pay. Time in
+ * which the bucket had nothing ahead of the clock has paid at the Pod's share. */
+uint64_t hv_debt_take(uint64_t *debt, const uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t most_gpu_ns,
+                      uint64_t now_ns);
+
+/* How much of a measured time was GPU time of the Pod that is not accounted for
+ * yet. Measured times of launches that ran beside each other, in several
+ * streams or by turns in several processes, cover the same moments; so they are
+ * laid one after the other from when they were launched, and not past now.
+ * *settled_until is the end of what was laid down, shared by the Pod. */
+uint64_t hv_settle_measured(uint64_t *settled_until, uint64_t launched_at_ns, uint64_t measured_ns, uint64_t now_ns);
 
 /* What is ahead of the clock is GPU time at the old share: make it the same
  * GPU time at the new one. */

@@ -35,6 +35,21 @@
 #define DEBT_FACTOR 4
 #define DEBT_NS (50 * NS_PER_MS)
 
+/* A charge that was too high by more than this part of it is set right: it was
+ * learned while others had their turns on the device. */
+#define OVERCHARGED_PART 4
+
+/* Longest time between two looks of one who waits for its place: places move up
+ * when others get back what they were charged too much. */
+#define LOOK_AGAIN_NS (5 * NS_PER_MS)
+
+/* What one charge pays of a debt, in wall time: with the slice it stays within
+ * the 20 ms that a launch may be stalled beyond its own time. */
+#define REPAID_WALL_NS (15 * NS_PER_MS)
+
+/* Until then, a process that says that it has work is believed. */
+#define LATELY_NS (2000 * NS_PER_MS)
+
 /* Launches between two looks at the counters. */
 #define LAUNCHES_PER_LOOK 256
 
@@ -117,23 +132,58 @@ static void settle(struct gate *gate, const struct hv_sample_result *result)
     if (result->device != gate->device || gate->share_ppm >= HV_SHARE_FULL_PPM)
         return;
     struct hv_bucket_terms terms = bucket_terms(gate);
-    uint64_t measured = corrected(gate, result->measured_ns);
-    bool exceeds = result->measured_ns > result->charged_ns;
-    bool excessive = exceeds && result->measured_ns - result->charged_ns > DEBT_NS &&
-                     result->measured_ns / DEBT_FACTOR > result->charged_ns;
-    uint64_t charged = corrected(gate, result->charged_ns);
-    if ((result->unlearned && exceeds) || excessive)
-        hv_bucket_add_debt(&gate->usage->bucket_ns, &terms, measured - charged, gate->now_ns);
-    else if (result->unlearned)
-        hv_bucket_give_back(&gate->usage->bucket_ns, hv_bucket_wall_ns(charged - measured, gate->share_ppm));
+    uint64_t charged = result->charged_ns;
+    bool exceeds = result->measured_ns > charged;
+    bool excessive =
+        exceeds && result->measured_ns - charged > DEBT_NS && result->measured_ns / DEBT_FACTOR > charged;
+    if ((result->unlearned && exceeds) || excessive) {
+        uint64_t used = hv_settle_measured(&gate->usage->settled_until_ns, result->launched_at_ns, result->measured_ns,
+                                           gate->now_ns);
+        if (used > charged)
+            hv_debt_add(&gate->usage->debt_ns, &terms, used - charged);
+    } else if (!exceeds && (result->unlearned || result->measured_ns < charged - charged / OVERCHARGED_PART)) {
+        /* Whoever waits has its place behind this charge, and moves up. */
+        uint64_t wall = hv_bucket_wall_ns(corrected(gate, charged - result->measured_ns), gate->share_ppm);
+        hv_bucket_give_back(&gate->usage->bucket_ns, wall);
+        hv_add_relaxed(&gate->usage->returned_ns, wall);
+    }
+}
+
+/* Processes of the Pod that have work on the device, this one included: for one
+ * that has launched lately, what it says itself; who is killed with work left
+ * counts until then. */
+static uint32_t processes_at_work(const struct gate *gate)
+{
+    const struct hv_slot_table *table = &hv_files()->slots;
+    uint32_t count = 1;
+    for (uint32_t index = 0; index < HV_PROCESS_SLOTS; index++) {
+        if (!hv_slot_may_be_used(table, index))
+            continue;
+        const struct hv_process_slot *slot = hv_slot_at(table, index);
+        if (slot != gate->slot && (hv_load_relaxed(&slot->state) & 0xff) == HV_SLOT_LIVE &&
+            hv_load_relaxed(&slot->devices[gate->device].unfinished_ns) != 0 &&
+            gate->now_ns - hv_load_relaxed(&slot->last_launch_ns) < LATELY_NS)
+            count++;
+    }
+    return count;
+}
+
+static void tell_unfinished(struct gate *gate)
+{
+    hv_store_relaxed(&gate->slot->devices[gate->device].unfinished_ns,
+                     hv_sampler_unfinished_ns(&gate->process->sampler, gate->device));
 }
 
 static void poll(struct gate *gate)
 {
     struct hv_sample_result results[HV_SAMPLER_RESULTS];
-    uint32_t count = hv_sampler_poll(&gate->process->sampler, gate->now_ns, results);
+    struct hv_sampler *sampler = &gate->process->sampler;
+    uint32_t sharing = hv_load_relaxed_32(&sampler->learning) != 0 ? processes_at_work(gate) : 1;
+    uint32_t count = hv_sampler_poll(sampler, gate->now_ns, sharing, results);
     for (uint32_t i = 0; i < count; i++)
         settle(gate, &results[i]);
+    if (count != 0)
+        tell_unfinished(gate);
 }
 
 static bool must_wait_for_work(const struct gate *gate, const struct hv_function *function)
@@ -175,16 +225,15 @@ static void count_charge(struct gate *gate, uint64_t gpu_ns)
     hv_add_relaxed(&gate->process->sampler.charged_ns[gate->device], gpu_ns);
     hv_add_relaxed(&counters->charged_ns, gpu_ns);
     hv_add_relaxed(&gate->usage->charged_ns, gpu_ns);
-    hv_store_relaxed(&counters->unfinished_ns, hv_sampler_unfinished_ns(&gate->process->sampler, gate->device));
 }
 
-/* What is paid for beyond the launch itself; less when others wait. */
-static uint64_t slice_ns(const struct gate *gate)
+/* GPU time that the share has in so much wall time, divided among all who wait. */
+static uint64_t part_ns(const struct gate *gate, uint64_t wall_ns)
 {
     uint32_t waiters = hv_load_relaxed_32(&gate->usage->waiters);
     if (waiters > MOST_COUNTED_WAITERS)
         waiters = MOST_COUNTED_WAITERS;
-    return hv_bucket_gpu_ns(SLICE_WALL_NS / (1 + waiters), gate->share_ppm);
+    return hv_bucket_gpu_ns(wall_ns / (1 + waiters), gate->share_ppm);
 }
 
 /* The count of those who wait. A killed one is not counted off by itself; but
@@ -209,6 +258,15 @@ static void forget_lost_waiters(struct gate *gate)
         hv_store_relaxed_32(&gate->usage->waiters, 0);
 }
 
+/* Where the place is now that stood at start when *returned was the sum of what was given back. */
+static uint64_t moved_up(const struct gate *gate, uint64_t start, uint64_t *returned)
+{
+    uint64_t now_returned = hv_load_relaxed(&gate->usage->returned_ns);
+    uint64_t moved = now_returned - *returned; /* ever increasing; scribbled over, it ends this wait too early */
+    *returned = now_returned;
+    return start > moved ? start - moved : 0;
+}
+
 /* Take a place in the bucket and wait for it. On news the place is given back
  * and taken anew at the share then in force. */
 static uint64_t pay(struct gate *gate, uint64_t cost_ns)
@@ -221,20 +279,26 @@ static uint64_t pay(struct gate *gate, uint64_t cost_ns)
         struct hv_bucket_terms terms = bucket_terms(gate);
         uint64_t generation = gate->terms.generation;
         uint64_t wall;
-        paid = cost_ns + slice_ns(gate);
-        uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, corrected(gate, paid), gate->now_ns, &wall);
+        uint64_t returned = hv_load_relaxed(&gate->usage->returned_ns);
+        paid = cost_ns + part_ns(gate, SLICE_WALL_NS); /* a slice beyond the launch itself */
+        uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms,
+                                       part_ns(gate, REPAID_WALL_NS), gate->now_ns);
+        uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, corrected(gate, paid) + repaid,
+                                          gate->now_ns, &wall);
         if (start > gate->now_ns) {
             waited = true;
             count_waiter(gate);
             while (start > gate->now_ns && gate->terms.generation == generation && gate->share_ppm == terms.share_ppm) {
-                wait_for_news(gate, start);
+                wait_for_news(gate, start - gate->now_ns < LOOK_AGAIN_NS ? start : gate->now_ns + LOOK_AGAIN_NS);
                 look(gate);
+                start = moved_up(gate, start, &returned);
             }
             count_off_waiter(gate);
         }
         if (start <= gate->now_ns)
             break;
         hv_bucket_give_back(&gate->usage->bucket_ns, wall);
+        hv_debt_add(&gate->usage->debt_ns, &terms, repaid);
         paid = 0;
     }
     if (waited)
@@ -261,9 +325,15 @@ static void move_thread(struct gate *gate)
         return;
     if (thread->process_epoch == gate->process->epoch)
         hv_add_relaxed(&gate->slot->devices[thread->device].launches, thread->launches_granted - thread->launches_left);
+    if (thread->process_epoch == gate->process->epoch) {
+        thread->credits_ns[thread->device] = thread->credit_ns;
+    } else {
+        for (uint32_t device = 0; device < HV_MAX_DEVICES; device++)
+            thread->credits_ns[device] = 0; /* they were the parent's */
+    }
     thread->process_epoch = gate->process->epoch;
     thread->device = gate->device;
-    thread->credit_ns = 0; /* at most a slice, which stays paid for */
+    thread->credit_ns = thread->credits_ns[gate->device];
     thread->launches_granted = 0;
     thread->launches_left = 0;
 }
@@ -335,7 +405,8 @@ static void charge(struct gate *gate, struct hv_launch *launch, bool measurable)
     hv_costs_publish(function, gate->now_ns);
     if (measurable && should_sample(gate, function)) /* last: from here the device may be waiting for us */
         launch->sample = hv_sampler_begin(&gate->process->sampler, function, gate->device, launch->stream,
-                                          launch->per_thread, charged);
+                                          launch->per_thread, charged, cost != 0 ? 1 : processes_at_work(gate));
+    tell_unfinished(gate);
 }
 
 static CUresult pass(struct hv_launch *launch, struct hv_process *process, CUdevice ordinal, bool measurable)

@@ -3,6 +3,9 @@
 #include "driver.h"
 #include "os.h"
 
+/* How long the driver lets one process have the device before others' turn. */
+#define TURN_NS UINT64_C(2000000)
+
 /*
  * Another thread may be capturing a stream in the mode in which the driver
  * forbids everyone else what we do here, and such a call would spoil its
@@ -65,8 +68,10 @@ static bool record(CUevent event, CUstream stream, bool per_thread)
 
 static void finish(struct hv_sampler *sampler, struct hv_sample *sample)
 {
-    if (sample->unlearned)
+    if (sample->unlearned) {
         hv_sub_acq_rel_32(&sample->function->in_flight, 1);
+        hv_sub_acq_rel_32(&sampler->learning, 1);
+    }
     hv_sub_acq_rel_32(&sampler->pending[sample->device], 1);
     hv_store_release_32(&sample->state, HV_SAMPLE_FREE);
 }
@@ -78,7 +83,15 @@ static void advance_ended(struct hv_sampler *sampler, const struct hv_sample *sa
         hv_store_relaxed(&sampler->ended_ns[sample->device], sample->charged_upto);
 }
 
-uint32_t hv_sampler_poll(struct hv_sampler *sampler, uint64_t now_ns, struct hv_sample_result *results)
+/* Later times are taken as they are: a low quantile of many is not disturbed by turns. */
+static uint64_t own_part(const struct hv_sample *sample, uint64_t measured_ns)
+{
+    bool took_turns = sample->unlearned && sample->sharing > 1 && measured_ns > (sample->sharing - 1) * TURN_NS;
+    return took_turns ? measured_ns / sample->sharing : measured_ns;
+}
+
+uint32_t hv_sampler_poll(struct hv_sampler *sampler, uint64_t now_ns, uint32_t sharing,
+                         struct hv_sample_result *results)
 {
     uint32_t count = 0;
     if (!try_enter(sampler))
@@ -88,6 +101,8 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, uint64_t now_ns, struct hv_
         struct hv_sample *sample = &sampler->samples[i];
         if (hv_load_acquire_32(&sample->state) != HV_SAMPLE_PENDING)
             continue;
+        if (sample->sharing < sharing)
+            sample->sharing = sharing;
         CUresult ended = HV_DRIVER(cuEventQuery)(sample->end);
         if (ended == CUDA_ERROR_NOT_READY)
             continue;
@@ -97,10 +112,11 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, uint64_t now_ns, struct hv_
             milliseconds >= 0) {
             uint64_t elapsed = (uint64_t)((double)milliseconds * 1e6);
             uint64_t measured = elapsed > sample->gap_ns ? elapsed - sample->gap_ns : elapsed;
-            hv_function_learn(sample->function, measured, now_ns);
+            hv_function_learn(sample->function, own_part(sample, measured), now_ns);
             results[count++] = (struct hv_sample_result){.device = sample->device,
                                                          .charged_ns = sample->charged_ns,
                                                          .measured_ns = measured,
+                                                         .launched_at_ns = sample->ready_at_ns,
                                                          .unlearned = sample->unlearned};
         }
         advance_ended(sampler, sample);
@@ -180,7 +196,7 @@ static struct hv_sample *prepare(struct hv_sampler *sampler, CUstream stream, bo
 }
 
 struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_function *function, uint32_t device,
-                                   CUstream stream, bool per_thread, uint64_t charged_ns)
+                                   CUstream stream, bool per_thread, uint64_t charged_ns, uint32_t sharing)
 {
     if (!events_are_there() || !try_enter(sampler))
         return NULL;
@@ -192,8 +208,11 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         sample->charged_ns = charged_ns;
         sample->charged_upto = hv_load_relaxed(&sampler->charged_ns[device]);
         sample->unlearned = hv_load_relaxed(&function->cost_ns) == 0;
-        if (sample->unlearned)
+        sample->sharing = sharing;
+        if (sample->unlearned) {
             hv_add_acq_rel_32(&function->in_flight, 1);
+            hv_add_acq_rel_32(&sampler->learning, 1);
+        }
         hv_add_acq_rel_32(&sampler->pending[device], 1);
         hv_store_relaxed(&sampler->sampled_ns[device], sample->charged_upto);
         hv_store_release_32(&sample->state, HV_SAMPLE_RECORDING);

@@ -28,6 +28,7 @@ struct hv_sample {
     uint64_t charged_upto; /* sum of charges of the process on this device, this one included */
     uint64_t recorded_at_ns; /* when the start event was recorded, if the stream had nothing to do; else 0 */
     uint64_t ready_at_ns;  /* just before the launch */
+    uint32_t sharing;      /* most processes of the Pod that were seen to have work meanwhile */
     uint64_t gap_ns;       /* between start event and launch on an idle stream: not the launch's time */
     bool unlearned;        /* cost was not known: its charge was a guess */
 };
@@ -35,6 +36,7 @@ struct hv_sample {
 struct hv_sampler {
     uint32_t busy; /* one thread at a time; the others do without */
     uint32_t pending[HV_MAX_DEVICES];
+    uint32_t learning; /* samples under way of functions without a cost */
     uint64_t charged_ns[HV_MAX_DEVICES];  /* sum of charges */
     uint64_t ended_ns[HV_MAX_DEVICES];    /* of these, known to have ended */
     uint64_t sampled_ns[HV_MAX_DEVICES];  /* sum of charges at the last sample */
@@ -46,18 +48,22 @@ struct hv_sample_result {
     uint32_t device;
     uint64_t charged_ns;
     uint64_t measured_ns;
+    uint64_t launched_at_ns;
     bool unlearned;
 };
 
 #define HV_SAMPLER_RESULTS 8
 
-/* Ask the events that are under way, without waiting; how many results. */
-uint32_t hv_sampler_poll(struct hv_sampler *sampler, uint64_t now_ns, struct hv_sample_result *results);
+/* Ask the events that are under way, without waiting; how many results. sharing
+ * is how many processes of the Pod have work on the device: they take turns, so
+ * the first times of a function that are longer than a turn are divided by it. */
+uint32_t hv_sampler_poll(struct hv_sampler *sampler, uint64_t now_ns, uint32_t sharing,
+                         struct hv_sample_result *results);
 
 /* Record the event before a launch. NULL: this launch can't be measured, because
  * the stream is being captured, or there is no room. */
 struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_function *function, uint32_t device,
-                                   CUstream stream, bool per_thread, uint64_t charged_ns);
+                                   CUstream stream, bool per_thread, uint64_t charged_ns, uint32_t sharing);
 
 /* Record the event after it, or drop the sample if the launch failed. */
 void hv_sampler_end(struct hv_sampler *sampler, struct hv_sample *sample, CUstream stream, bool per_thread,

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "hypervisor_limits.h"
 
 struct hv_function;
 
@@ -26,6 +27,7 @@ struct hv_thread {
     uint32_t kept_stripe;            /* of struct hv_kept, from 1; 0: none yet */
     uint32_t in_lookup;              /* the driver is looking a name up for us */
     uint64_t process_epoch;          /* of the process that all of this is about */
+    uint64_t credits_ns[HV_MAX_DEVICES]; /* credit_ns of the other devices */
     bool ordinal_known;
     CUdevice ordinal;                /* of the current context's device */
 };

@@ -98,15 +98,38 @@ static void give_back_and_rescale(void)
     CHECK_EQUAL(bucket, START + 20 * MS);
 }
 
-static void debt_is_bounded(void)
+static void debt_is_bounded_and_paid_little_by_little(void)
 {
     const struct hv_bucket_terms terms = {.share_ppm = 100000, .burst_ns = 0, .debt_ns = 50 * MS};
-    uint64_t bucket = 0;
-    hv_bucket_add_debt(&bucket, &terms, 100000 * MS, START);
-    CHECK_EQUAL(bucket, START + HV_BUCKET_SMALLEST_WINDOW_NS + 500 * MS);
-    uint64_t before = bucket;
-    hv_bucket_add_debt(&bucket, &terms, MS, START);
-    CHECK_EQUAL(bucket, before);
+    uint64_t debt = 0, bucket = START;
+    CHECK_EQUAL(hv_debt_take(&debt, &bucket, &terms, 2 * MS, START), 0);
+    hv_debt_add(&debt, &terms, 30 * MS);
+    hv_debt_add(&debt, &terms, 100000 * MS);
+    CHECK_EQUAL(debt, 50 * MS);
+    CHECK_EQUAL(hv_debt_take(&debt, &bucket, &terms, 2 * MS, START), 2 * MS);
+    CHECK_EQUAL(debt, 48 * MS);
+    /* 100 ms with nothing ahead of the clock pay 10 ms at a tenth. */
+    CHECK_EQUAL(hv_debt_take(&debt, &bucket, &terms, 2 * MS, START + 100 * MS), 2 * MS);
+    CHECK_EQUAL(debt, 36 * MS);
+    CHECK_EQUAL(hv_debt_take(&debt, &bucket, &terms, 2 * MS, START + 1000 * MS), 0);
+    CHECK_EQUAL(debt, 0);
+    debt = UINT64_MAX; /* scribbled */
+    CHECK_EQUAL(hv_debt_take(&debt, &bucket, &terms, 2 * MS, START), 2 * MS);
+    CHECK_EQUAL(debt, 48 * MS);
+}
+
+/* Times that were measured beside each other, or by turns, are one time. */
+static void measured_times_are_laid_end_to_end(void)
+{
+    uint64_t until = 0;
+    CHECK_EQUAL(hv_settle_measured(&until, START, 20 * MS, START + 40 * MS), 20 * MS);
+    CHECK_EQUAL(hv_settle_measured(&until, START, 20 * MS, START + 40 * MS), 20 * MS); /* one after the other */
+    CHECK_EQUAL(hv_settle_measured(&until, START, 20 * MS, START + 40 * MS), 0);       /* no time is left for it */
+    CHECK_EQUAL(hv_settle_measured(&until, START + 30 * MS, 20 * MS, START + 45 * MS), 5 * MS);
+    CHECK_EQUAL(hv_settle_measured(&until, START + 100 * MS, 20 * MS, START + 140 * MS), 20 * MS); /* idle between */
+    until = UINT64_MAX; /* scribbled */
+    CHECK_EQUAL(hv_settle_measured(&until, START, 20 * MS, START + 40 * MS), 20 * MS);
+    CHECK_EQUAL(hv_settle_measured(&until, START + 50 * MS, 20 * MS, START + 40 * MS), 0); /* a clock that jumped */
 }
 
 /* Whatever somebody scribbles into the word, the wait has a bound. */
@@ -203,7 +226,8 @@ int main(void)
     idle_is_lost();
     queue_in_time();
     give_back_and_rescale();
-    debt_is_bounded();
+    debt_is_bounded_and_paid_little_by_little();
+    measured_times_are_laid_end_to_end();
     scribbled();
     borrowed_shares();
     many_threads();

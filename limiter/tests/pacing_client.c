@@ -1,0 +1,252 @@
+/*
+ * pacing_client: a program that keeps simulated devices as busy as it is let,
+ * in the forms of work that a limit has to hold for. It runs until it is
+ * killed; what it has seen lies in a file of words that others read meanwhile.
+ * Times are the simulated machine's own, so it runs on the virtual clock too.
+ *
+ *   pacing_client --out=FILE [--kernels=US,US,...] [--later=US,US,...] [--change-ms=MS] [--grid=N] [--streams=N]
+ *                 [--devices=N] [--form=plain|graph|cooperative|memset|copy] [--wait]
+ *
+ * --kernels are launched in turn; after --change-ms, those of --later. With
+ * more than one device every device waits for all others between rounds, as in
+ * a collective. --wait: each launch waits for the one before.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core.h"
+#include "cuda_abi.h"
+
+CUresult cuInit(unsigned int flags);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
+CUresult cuEventCreate(CUevent *event, unsigned int flags);
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                        unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+                        CUstream stream, void **parameters, void **extra);
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                                   unsigned int block_x, unsigned int block_y, unsigned int block_z,
+                                   unsigned int shared_bytes, CUstream stream, void **parameters);
+CUresult cuGraphCreate(CUgraph *graph, unsigned int flags);
+CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                              const CUDA_KERNEL_NODE_PARAMS_v1 *parameters);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
+CUresult cuMemsetD8Async(CUdeviceptr pointer, unsigned char value, size_t bytes, CUstream stream);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+
+enum { MOST_KERNELS = 8, MOST_STREAMS = 16, MOST_DEVICES = 4, GRAPH_NODES = 50, THREADS = 256 };
+#define COPIED_BYTES (UINT64_C(64) << 20)
+
+/* What the file holds, in this order. */
+struct seen {
+    uint64_t ready;      /* 1: launching */
+    uint64_t launches;
+    uint64_t longest_ns; /* that one launch took */
+    uint64_t stalled_ns; /* that all launches took together */
+};
+
+enum form { PLAIN, GRAPH, COOPERATIVE, MEMSET, COPY };
+
+struct work {
+    unsigned count;
+    unsigned microseconds[MOST_KERNELS];
+    CUfunction functions[MOST_DEVICES][MOST_KERNELS];
+    CUgraphExec graphs[MOST_DEVICES][MOST_KERNELS];
+};
+
+struct options {
+    const char *out;
+    struct work work, later;
+    uint64_t change_ns;
+    unsigned grid, streams, devices;
+    enum form form;
+    int wait;
+};
+
+static void must(const char *what, CUresult result)
+{
+    if (result != CUDA_SUCCESS) {
+        fprintf(stderr, "pacing_client: %s failed with CUDA error %d\n", what, (int)result);
+        exit(1);
+    }
+}
+
+static void wrong(const char *what)
+{
+    fprintf(stderr, "pacing_client: wrong %s; see the head of pacing_client.c\n", what);
+    exit(2);
+}
+
+static struct seen *open_out(const char *path)
+{
+    int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (descriptor < 0 || ftruncate(descriptor, sizeof(struct seen)) != 0)
+        wrong("--out");
+    struct seen *seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (seen == MAP_FAILED)
+        wrong("--out");
+    return seen;
+}
+
+static void parse_kernels(struct work *work, char *list)
+{
+    char *rest = NULL;
+    work->count = 0;
+    for (char *one = strtok_r(list, ",", &rest); one != NULL; one = strtok_r(NULL, ",", &rest)) {
+        if (work->count == MOST_KERNELS)
+            wrong("number of kernels");
+        work->microseconds[work->count++] = (unsigned)strtoul(one, NULL, 10);
+    }
+}
+
+static void load(struct work *work, const struct options *options, unsigned device, CUmodule module)
+{
+    for (unsigned i = 0; i < work->count; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "sim_us%u", work->microseconds[i]);
+        must("cuModuleGetFunction", cuModuleGetFunction(&work->functions[device][i], module, name));
+        if (options->form != GRAPH)
+            continue;
+        CUgraph graph;
+        CUgraphNode before = NULL;
+        must("cuGraphCreate", cuGraphCreate(&graph, 0));
+        for (unsigned node = 0; node < GRAPH_NODES; node++) {
+            CUDA_KERNEL_NODE_PARAMS_v1 parameters = {.func = work->functions[device][i],
+                                                     .gridDimX = options->grid,
+                                                     .gridDimY = 1,
+                                                     .gridDimZ = 1,
+                                                     .blockDimX = THREADS,
+                                                     .blockDimY = 1,
+                                                     .blockDimZ = 1};
+            CUgraphNode added;
+            must("cuGraphAddKernelNode", cuGraphAddKernelNode(&added, graph, &before, node > 0, &parameters));
+            before = added;
+        }
+        must("cuGraphInstantiateWithFlags", cuGraphInstantiateWithFlags(&work->graphs[device][i], graph, 0));
+    }
+}
+
+static CUresult start(const struct options *options, const struct work *work, unsigned device, unsigned at,
+                      CUstream stream, CUdeviceptr memory)
+{
+    switch (options->form) {
+    case GRAPH:
+        return cuGraphLaunch(work->graphs[device][at], stream);
+    case COOPERATIVE:
+        return cuLaunchCooperativeKernel(work->functions[device][at], options->grid, 1, 1, THREADS, 1, 1, 0, stream,
+                                         NULL);
+    case MEMSET:
+        return cuMemsetD8Async(memory, 0, COPIED_BYTES, stream);
+    case COPY:
+        return cuMemcpyDtoDAsync_v2(memory, memory + COPIED_BYTES, COPIED_BYTES, stream);
+    case PLAIN:
+        break;
+    }
+    return cuLaunchKernel(work->functions[device][at], options->grid, 1, 1, THREADS, 1, 1, 0, stream, NULL, NULL);
+}
+
+static void run(struct options *options, const struct sim_machine *machine, struct seen *seen)
+{
+    CUcontext contexts[MOST_DEVICES];
+    CUstream streams[MOST_DEVICES][MOST_STREAMS];
+    CUevent reached[MOST_DEVICES];
+    CUdeviceptr memory[MOST_DEVICES] = {0};
+    must("cuInit", cuInit(0));
+    for (unsigned device = 0; device < options->devices; device++) {
+        CUmodule module;
+        must("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&contexts[device], (CUdevice)device));
+        must("cuCtxSetCurrent", cuCtxSetCurrent(contexts[device]));
+        must("cuModuleLoadData", cuModuleLoadData(&module, ".version 7.0\n.target sm_70\n.address_size 64\n"));
+        load(&options->work, options, device, module);
+        load(&options->later, options, device, module);
+        for (unsigned s = 0; s < options->streams; s++)
+            must("cuStreamCreate", cuStreamCreate(&streams[device][s], 1 /* non-blocking */));
+        must("cuEventCreate", cuEventCreate(&reached[device], 2 /* no timing */));
+        if (options->form == MEMSET || options->form == COPY)
+            must("cuMemAlloc", cuMemAlloc_v2(&memory[device], 2 * COPIED_BYTES));
+    }
+    seen->ready = 1;
+    for (uint64_t round = 0;; round++) {
+        uint64_t began = sim_now(machine);
+        const struct work *work = options->later.count != 0 && began >= options->change_ns ? &options->later : &options->work;
+        for (unsigned device = 0; device < options->devices; device++) {
+            CUstream stream = streams[device][round % options->streams];
+            if (options->devices > 1)
+                must("cuCtxSetCurrent", cuCtxSetCurrent(contexts[device]));
+            uint64_t before = sim_now(machine);
+            must("launch", start(options, work, device, (unsigned)(round % work->count), stream, memory[device]));
+            uint64_t took = sim_now(machine) - before;
+            seen->launches++;
+            seen->stalled_ns += took;
+            if (took > seen->longest_ns)
+                seen->longest_ns = took;
+            if (options->devices > 1)
+                must("cuEventRecord", cuEventRecord(reached[device], stream));
+        }
+        for (unsigned device = 0; device < options->devices && options->devices > 1; device++)
+            for (unsigned other = 0; other < options->devices; other++)
+                if (other != device)
+                    must("cuStreamWaitEvent",
+                         cuStreamWaitEvent(streams[device][round % options->streams], reached[other], 0));
+        if (options->wait)
+            must("cuStreamSynchronize", cuStreamSynchronize(streams[0][round % options->streams]));
+    }
+}
+
+static enum form form_of(const char *name)
+{
+    static const char *const names[] = {"plain", "graph", "cooperative", "memset", "copy"};
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return (enum form)i;
+    wrong("--form");
+    return PLAIN;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option known[] = {
+        {"out", required_argument, NULL, 'o'},     {"kernels", required_argument, NULL, 'k'},
+        {"later", required_argument, NULL, 'l'},   {"change-ms", required_argument, NULL, 'c'},
+        {"grid", required_argument, NULL, 'g'},    {"streams", required_argument, NULL, 's'},
+        {"devices", required_argument, NULL, 'd'}, {"form", required_argument, NULL, 'f'},
+        {"wait", no_argument, NULL, 'w'},          {NULL, 0, NULL, 0},
+    };
+    struct options options = {.grid = 108, .streams = 1, .devices = 1};
+    int choice;
+    while ((choice = getopt_long(argc, argv, "", known, NULL)) != -1) {
+        switch (choice) {
+        case 'o': options.out = optarg; break;
+        case 'k': parse_kernels(&options.work, optarg); break;
+        case 'l': parse_kernels(&options.later, optarg); break;
+        case 'c': options.change_ns = strtoull(optarg, NULL, 10) * 1000000; break;
+        case 'g': options.grid = (unsigned)strtoul(optarg, NULL, 10); break;
+        case 's': options.streams = (unsigned)strtoul(optarg, NULL, 10); break;
+        case 'd': options.devices = (unsigned)strtoul(optarg, NULL, 10); break;
+        case 'f': options.form = form_of(optarg); break;
+        case 'w': options.wait = 1; break;
+        default: wrong("option");
+        }
+    }
+    if (options.out == NULL || options.work.count == 0 || options.streams == 0 || options.streams > MOST_STREAMS ||
+        options.devices == 0 || options.devices > MOST_DEVICES)
+        wrong("options");
+    struct sim_machine *machine;
+    if (sim_machine_attach_environment(&machine) != SIM_OK)
+        wrong("SIM_MACHINE");
+    run(&options, machine, open_out(options.out));
+}
