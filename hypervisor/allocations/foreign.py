@@ -41,3 +41,13 @@ def unattributed_pids(inventory: Inventory, ours: Iterable[int]) -> set[int]:
     """Host pids that the driver lists and that no allocation is known to have."""
     listed = {process.pid for device in inventory.devices for process in device.readings.processes or ()}
     return listed - set(ours)
+
+
+def foreign_busy(inventory: Inventory, ours: set[int]) -> dict[str, float]:
+    """By GPU UUID, the share of its time that processes of no allocation use, as far as the driver tells."""
+    return {
+        device.identity.uuid: sum(
+            (process.busy_ratio or 0.0 for process in device.readings.processes or () if process.pid not in ours), 0.0
+        )
+        for device in inventory.devices
+    }

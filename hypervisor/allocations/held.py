@@ -9,6 +9,7 @@ from hypervisor.allocations.environment import limit_file_variable
 from hypervisor.allocations.overhead import Overhead
 from hypervisor.allocations.processes import ProcessTable
 from hypervisor.limits import LimitFileError, LimitFiles, Message, MessageCode, UsageSurvey
+from hypervisor.limits.control import Correction
 from hypervisor.model import (
     Allocation,
     AllocationPhase,
@@ -35,6 +36,10 @@ class DeviceMemory:
     over: bool = False
     lowered: bool = False  # the limit was taken below what was held, and that has not been given back yet
     beyond_rounds: int = 0
+    correction: Correction | None = None  # None before it was read from the file
+    lent: float = 0.0  # share on top of the limit, as of the last step
+    charged_ns: int | None = None  # at the last step that asked
+    active_at: float | None = None  # when a charge was last seen
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hypervisor.allocations.counters import Counts
 from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.overhead import Overhead
+from hypervisor.allocations.steering import correct
 from hypervisor.allocations.telling import Tell
 from hypervisor.limits import LimitFileError
 from hypervisor.model import (
@@ -48,6 +49,7 @@ def measure(held: Held, inventory: Inventory, tell: Tell) -> None:
         for place, view in enumerate(views):
             _follow_overhead(held, place, view)
             _follow_busy(held, place, view)
+            correct(held, place, _attributed_busy(held, view), _busy_at(view), totals[place].launches, tell)
     devices = tuple(_device_usage(held, place, views[place], totals[place]) for place in range(len(views)))
     held.usage = AllocationUsage(
         allocation_id=held.allocation.spec.allocation_id,
@@ -175,6 +177,20 @@ def _follow_busy(held: Held, place: int, view: DriverView) -> None:
         held.lose_files(error)
 
 
+def _busy_at(view: DriverView) -> float:
+    """The end of the driver's last window."""
+    seen = (view.processes or {}).values()
+    return max((process.busy_observed_at or view.observed_at for process in seen), default=view.observed_at)
+
+
+def _attributed_busy(held: Held, view: DriverView) -> float | None:
+    """The busy share of all processes; None unless the driver tells of each of them."""
+    if view.processes is None or any(process.host_pid is None for process in held.processes):
+        return None
+    seen = list(view.processes.values())
+    return None if any(process.busy_ratio is None for process in seen) else _busy(seen)
+
+
 def _busy(processes: list[ProcessOnGpu]) -> float:
     """Share of GPU time of several processes, 0 to 1: a sum, since the driver gives each its own slices."""
     return min(sum((process.busy_ratio or 0.0 for process in processes), 0.0), 1.0)
@@ -222,8 +238,7 @@ def _busy_figure(view: DriverView) -> Figure[float]:
     seen = list(view.processes.values())
     if any(process.busy_ratio is None for process in seen):
         return Figure.absent("the driver gives no samples of processes")
-    at = max((process.busy_observed_at or view.observed_at for process in seen), default=view.observed_at)
-    return Figure(_busy(seen), FigureSource.DRIVER, at)
+    return Figure(_busy(seen), FigureSource.DRIVER, _busy_at(view))
 
 
 def _is_over(held: Held, place: int, grant: DeviceGrant) -> bool:
@@ -238,7 +253,8 @@ def _enforcement(held: Held, views: tuple[DriverView, ...]) -> Enforcement:
     """How sure it is that the limits hold, from the strongest statement to the weakest."""
     if held.allocation.spec.isolation is IsolationMode.SHARED:
         return Enforcement.NONE
-    if held.finding or held.bypassing or _beyond(held, views):
+    beyond_time = any(memory.correction is not None and memory.correction.does_not_hold for memory in held.devices)
+    if held.finding or held.bypassing or beyond_time or _beyond(held, views):
         return Enforcement.VIOLATED
     if not held.processes:
         return Enforcement.NONE

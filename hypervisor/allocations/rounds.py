@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 from hypervisor.allocations.adoption import Ground
 from hypervisor.allocations.attendance import settle, survey
-from hypervisor.allocations.foreign import unattributed_pids
+from hypervisor.allocations.foreign import foreign_busy, unattributed_pids
 from hypervisor.allocations.hearing import hear
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.measuring import measure
+from hypervisor.allocations.steering import lend_idle_time
 from hypervisor.limits import LimitFileError, new_survey_buffer
 from hypervisor.model import AllocationPhase, EventType, Inventory, OwnerKind
 
@@ -28,6 +29,7 @@ class Rounds:
         self._sequence = -1
         self._round_at = float("-inf")
         self._attended_at = float("-inf")  # when all were last looked for
+        self._foreign_busy: dict[str, float] = {}  # by GPU UUID, as of the last round
         self._recent: dict[int, float] = {}  # host pids of our allocations, and when they were last seen
 
     def with_ground(self, ground: Ground) -> Rounds:
@@ -39,11 +41,13 @@ class Rounds:
         """Signs of life always, a round when it is time. Gives the allocations that have ended."""
         began = time.monotonic()
         self._beat(all_held)
+        lend_idle_time(all_held, self._foreign_busy)
         if inventory.sequence == self._sequence and began - self._round_at < ROUND_SECONDS:
             return []
         self._sequence, self._round_at = inventory.sequence, began
         self._attend_all(all_held)
         self._find_bypassing(all_held, inventory)
+        self._foreign_busy = foreign_busy(inventory, set(self._recent))
         for held in all_held:
             measure(held, inventory, self._ground.tell)
             hear(held, self._ground.tell)

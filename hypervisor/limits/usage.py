@@ -21,6 +21,7 @@ from hypervisor.limits.shm import check_shape, open_regular
 
 TOTAL_BYTES_MASK = 2**44 - 1
 FULL_SURVEY_SECONDS = 10.0
+_CHARGED_OFFSET = ffi.offsetof("struct hv_device_usage", "charged_ns")
 
 
 class SlotPhase(IntEnum):
@@ -164,6 +165,21 @@ class UsageFile:
             host_bytes=int(buffer.devices[0].host_bytes) & TOTAL_BYTES_MASK,
             slots=tuple(self._slot(buffer, index, device_count) for index in range(buffer.slot_count)),
         )
+
+    def charged_ns(self, device: int) -> int:
+        """GPU time charged on a device since the file was made; one small read, for every control step."""
+        return self._word(self._view.devices_offset + device * self._view.device_stride + _CHARGED_OFFSET)
+
+    def _word(self, offset: int) -> int:
+        if self._descriptor < 0:
+            raise LimitFileError(Finding.MISSING, f"{self._path} is closed")
+        try:
+            data = os.pread(self._descriptor, 8, offset)
+        except OSError as error:
+            raise LimitFileError(Finding.UNREADABLE, f"{self._path} can't be read: {error.strerror}") from error
+        if len(data) != 8:
+            raise LimitFileError(Finding.WRONG_SIZE, f"{self._path} was truncated")
+        return int.from_bytes(data, "little")
 
     def new_messages(self) -> tuple[Message, ...]:
         """What the limiter has said since the last call, in order; after the first open of a file that others have

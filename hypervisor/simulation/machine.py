@@ -251,6 +251,22 @@ class Machine:
             raise MachineError(f"machine {self.path}: runs in real time; only clock mode virtual can be stepped")
         lib.sim_machine_step(self._mapping, nanoseconds)
 
+    def run_until(self, nanoseconds: int, *, participants: int, real_timeout_seconds: float) -> None:
+        """Move the virtual clock from one waiter's deadline to the next, up to a time of the machine, each time after
+        so many threads are seen waiting for it.
+
+        Raises:
+            MachineError: this machine runs in real time, or the threads did not all come to wait in so much real time.
+        """
+        if not self.is_virtual:
+            raise MachineError(f"machine {self.path}: runs in real time; only clock mode virtual can be stepped")
+        timeout_ns = round(real_timeout_seconds * 1e9)
+        if lib.sim_machine_run_until(self._mapping, nanoseconds, participants, timeout_ns) != lib.SIM_OK:
+            raise MachineError(
+                f"machine {self.path}: fewer than {participants} threads wait for the virtual clock; the programs "
+                "on it have ended, or wait for something else"
+            )
+
 
 @contextmanager
 def opened(path: Path) -> Iterator[Machine]:

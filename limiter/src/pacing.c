@@ -43,9 +43,11 @@
  * when others get back what they were charged too much. */
 #define LOOK_AGAIN_NS (5 * NS_PER_MS)
 
-/* What one charge pays of a debt, in wall time: with the slice it stays within
- * the 20 ms that a launch may be stalled beyond its own time. */
-#define REPAID_WALL_NS (15 * NS_PER_MS)
+/* What one charge pays of a debt, in wall time. Of those who wait together the
+ * first pays all of it and the n-th its n-squared-th part, so that with their
+ * slices they stay within the 20 ms that a launch may wait beyond its own time
+ * and that of those before it. */
+#define REPAID_WALL_NS (8 * NS_PER_MS)
 
 /* Until then, a process that says that it has work is believed. */
 #define LATELY_NS (2000 * NS_PER_MS)
@@ -139,13 +141,16 @@ static void settle(struct gate *gate, const struct hv_sample_result *result)
     if ((result->unlearned && exceeds) || excessive) {
         uint64_t used = hv_settle_measured(&gate->usage->settled_until_ns, result->launched_at_ns, result->measured_ns,
                                            gate->now_ns);
-        if (used > charged)
+        if (used > charged) {
             hv_debt_add(&gate->usage->debt_ns, &terms, used - charged);
+            hv_add_relaxed(&gate->usage->charged_ns, used - charged); /* it is accounted for from now on */
+        }
     } else if (!exceeds && (result->unlearned || result->measured_ns < charged - charged / OVERCHARGED_PART)) {
         /* Whoever waits has its place behind this charge, and moves up. */
         uint64_t wall = hv_bucket_wall_ns(corrected(gate, charged - result->measured_ns), gate->share_ppm);
         hv_bucket_give_back(&gate->usage->bucket_ns, wall);
         hv_add_relaxed(&gate->usage->returned_ns, wall);
+        hv_add_relaxed(&gate->usage->charged_ns, 0 - (charged - result->measured_ns)); /* modulo 2^64: less */
     }
 }
 
@@ -227,13 +232,11 @@ static void count_charge(struct gate *gate, uint64_t gpu_ns)
     hv_add_relaxed(&gate->usage->charged_ns, gpu_ns);
 }
 
-/* GPU time that the share has in so much wall time, divided among all who wait. */
-static uint64_t part_ns(const struct gate *gate, uint64_t wall_ns)
+/* This one and those who wait already. */
+static uint32_t waiting(const struct gate *gate)
 {
     uint32_t waiters = hv_load_relaxed_32(&gate->usage->waiters);
-    if (waiters > MOST_COUNTED_WAITERS)
-        waiters = MOST_COUNTED_WAITERS;
-    return hv_bucket_gpu_ns(wall_ns / (1 + waiters), gate->share_ppm);
+    return 1 + (waiters < MOST_COUNTED_WAITERS ? waiters : MOST_COUNTED_WAITERS);
 }
 
 /* The count of those who wait. A killed one is not counted off by itself; but
@@ -280,9 +283,10 @@ static uint64_t pay(struct gate *gate, uint64_t cost_ns)
         uint64_t generation = gate->terms.generation;
         uint64_t wall;
         uint64_t returned = hv_load_relaxed(&gate->usage->returned_ns);
-        paid = cost_ns + part_ns(gate, SLICE_WALL_NS); /* a slice beyond the launch itself */
-        uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms,
-                                       part_ns(gate, REPAID_WALL_NS), gate->now_ns);
+        uint32_t rank = waiting(gate);
+        paid = cost_ns + hv_bucket_gpu_ns(SLICE_WALL_NS / rank, gate->share_ppm); /* a slice beyond the launch itself */
+        uint64_t most = hv_bucket_gpu_ns(REPAID_WALL_NS / rank / rank, gate->share_ppm);
+        uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms, most, gate->now_ns);
         uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, corrected(gate, paid) + repaid,
                                           gate->now_ns, &wall);
         if (start > gate->now_ns) {

@@ -1,0 +1,128 @@
+"""The daemon's hand on the compute limits: corrects learned costs with each reading, lends idle time with each step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from hypervisor.allocations.held import DeviceMemory, Held
+from hypervisor.allocations.telling import Tell
+from hypervisor.limits import LimitFileError
+from hypervisor.limits.control import Correction, Reading
+from hypervisor.limits.lending import EXPIRY_MS, Demand, lend
+from hypervisor.model import ComputePolicy, EventType, IsolationMode
+from hypervisor.model.allocation import SHARE_FULL_PPM
+
+# An allocation counts as active for so long after a charge: one of 20 ms at a share of a tenth comes each 200 ms.
+ACTIVE_SECONDS = 0.5
+_NS = 1_000_000_000
+
+
+def correct(held: Held, place: int, busy_ratio: float | None, busy_at: float, launches: int, tell: Tell) -> None:
+    """Take one reading of the driver into account: the busy share of all processes of the allocation in the window
+    that ended at busy_at; None where it does not tell of each of them."""
+    memory, survey, grant = held.devices[place], held.survey, held.allocation.grants[place]
+    if held.allocation.spec.isolation is not IsolationMode.SOFT or held.files is None or survey is None:
+        return
+    try:
+        if memory.correction is None:
+            written = held.files.shm.control(place).correction_ppm
+            memory.correction = Correction(value=(written or SHARE_FULL_PPM) / SHARE_FULL_PPM)
+        before = memory.correction
+        memory.correction = before.after(
+            Reading(
+                busy_ratio=busy_ratio,
+                busy_at=busy_at,
+                charged_ns=survey.devices[place].charged_ns,
+                launches=launches,
+                charged_at=survey.at,
+                share=min(grant.limit_share_ppm / SHARE_FULL_PPM + memory.lent, 1.0),
+            )
+        )
+        if memory.correction.value != before.value:
+            ppm = round(memory.correction.value * SHARE_FULL_PPM)
+            held.files.shm.set_correction(place, ppm, round(busy_at * _NS))
+    except LimitFileError as error:
+        held.lose_files(error)
+        return
+    _tell_over_time(held, place, memory.correction, tell)
+
+
+def _tell_over_time(held: Held, place: int, correction: Correction, tell: Tell) -> None:
+    mark = f"time {place}"
+    if not correction.does_not_hold:
+        held.reported.discard(mark)
+    elif mark not in held.reported:
+        held.reported.add(mark)
+        grant = held.allocation.grants[place]
+        percent = 100 * grant.limit_share_ppm / SHARE_FULL_PPM
+        tell.event(
+            held.reference,
+            EventType.WARNING,
+            "ComputeOverLimit",
+            f"'{held.allocation.spec.allocation_id}' has used more GPU time on {grant.gpu_uuid} than its limit of "
+            f"{percent:g}% for ten seconds, by the driver's account; it may run work that the limiter does not see",
+            device=grant.gpu_uuid,
+            limit_percent=f"{percent:g}",
+        )
+
+
+def lend_idle_time(all_held: Iterable[Held], foreign: Mapping[str, float], *, now: float | None = None) -> None:
+    """Lend what allocations leave of their devices to those whose policy lets them borrow; for each control step.
+
+    foreign is, by GPU UUID, the share of time that processes of no allocation use.
+    """
+    at = time.monotonic() if now is None else now
+    by_device: dict[str, list[tuple[Held, int]]] = {}
+    for held in all_held:
+        for place, grant in enumerate(held.allocation.grants):
+            by_device.setdefault(grant.gpu_uuid, []).append((held, place))
+    for uuid, sharing in by_device.items():
+        if any(_borrows(held) for held, _ in sharing):
+            demands = [_demand(held, place, at) for held, place in sharing]
+            for (held, place), share in zip(sharing, lend(demands, foreign=foreign.get(uuid, 0.0)), strict=True):
+                _write(held, place, share, at)
+
+
+def _borrows(held: Held) -> bool:
+    return (
+        held.allocation.spec.policy is ComputePolicy.WORK_CONSERVING
+        and held.allocation.spec.isolation is IsolationMode.SOFT
+    )
+
+
+def _demand(held: Held, place: int, now: float) -> Demand:
+    memory, grant = held.devices[place], held.allocation.grants[place]
+    charged = _charged(held, place, memory)
+    if charged is not None and charged != memory.charged_ns:
+        if memory.charged_ns is not None:
+            memory.active_at = now
+        memory.charged_ns = charged
+    return Demand(
+        limit=grant.limit_share_ppm / SHARE_FULL_PPM,
+        weight=held.allocation.spec.qos.weight,
+        active=memory.active_at is not None and now - memory.active_at <= ACTIVE_SECONDS,
+        borrows=_borrows(held),
+    )
+
+
+def _charged(held: Held, place: int, memory: DeviceMemory) -> int | None:
+    """GPU time charged so far; what it was where the file can't be read, which is told elsewhere."""
+    usage = held.files.usage if held.files is not None else None
+    try:
+        return memory.charged_ns if usage is None else usage.charged_ns(place)
+    except LimitFileError:
+        return memory.charged_ns
+
+
+def _write(held: Held, place: int, share: float, now: float) -> None:
+    memory = held.devices[place]
+    if held.files is None or (share == 0 and memory.lent == 0):
+        return
+    try:
+        # Lent anew with each step, for as long as it takes to miss one.
+        until_ms = round(now * 1000) + (EXPIRY_MS if share else 0)
+        held.files.shm.lend(place, round(share * SHARE_FULL_PPM), until_ms)
+        memory.lent = share
+    except LimitFileError as error:
+        held.lose_files(error)

@@ -1,0 +1,198 @@
+"""The correction of learned costs: what one allocation's work on one device really takes, over what was charged for it.
+
+The limiter charges each launch a low quantile of what it was measured to take. That is too little where times scatter
+and too much where streams overlap or neighbours take turns. The driver tells how long the processes were busy; the
+ratio of busy time to charges, over the same time, is what charges have to be multiplied by.
+
+The ratio does not depend on the correction in force, so the loop has no gain that could make it swing: the correction
+follows an estimate: a ratio of sums over readings that fade, with its standard error, and it moves only when that
+proves it wrong. A second rule is for accounts that don't tell the truth: where busy time stays above the share for
+OVER_SECONDS, the correction is raised by what it is above, and again after as long; it is never lowered meanwhile.
+
+Pure: no clock, no files. Times are CLOCK_MONOTONIC in seconds; shares and ratios are of GPU time, 1 is a whole device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+LEAST, MOST = 1 / 8, 8.0  # the limiter takes no more seriously
+FADING = 0.95  # of what earlier readings weigh, with each new one
+DOUBT = 2.0  # standard errors within which an estimate proves nothing against the correction in force
+LEAST_READINGS = 2.0
+DEAD_BAND = 0.01  # of the correction: the driver tells whole percents
+MOST_STEP = 2.0
+BUSY_FLOOR = 0.005  # below this neither side says anything
+MOST_BUSY = 1.05  # drivers round up; beyond it is no share
+STALE_SECONDS = 5.0  # between two readings: too long for one rate
+SURPRISE = 4.0  # standard deviations of one reading that mean other work than before
+WINDOW_SECONDS = 1 / 6  # of the driver's samples, the shortest
+EDGE = 0.3  # standard deviation of what a window's edges cut off a launch, in launches
+OVER_POINTS = 0.05  # above the share, in readings in a row over OVER_SECONDS: the limit does not hold
+OVER_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One look: the share of time that the driver saw the processes busy in the window that ended at busy_at (None: it
+    does not say), GPU time charged so far at charged_at for so many launches, and the share in force, what was lent
+    included."""
+
+    busy_ratio: float | None
+    busy_at: float
+    charged_ns: int
+    launches: int
+    charged_at: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """Faded sums over readings: their number, busy ratio x, rate of charges u, products, edges."""
+
+    count: float = 0.0
+    x: float = 0.0
+    u: float = 0.0
+    xx: float = 0.0
+    xu: float = 0.0
+    uu: float = 0.0
+    edges: float = 0.0
+
+    def after(self, x: float, u: float, edge: float) -> _Evidence:
+        fade = FADING
+        return _Evidence(
+            self.count * fade + 1,
+            self.x * fade + x,
+            self.u * fade + u,
+            self.xx * fade + x * x,
+            self.xu * fade + x * u,
+            self.uu * fade + u * u,
+            self.edges * fade + edge * edge,
+        )
+
+    @property
+    def ratio(self) -> float:
+        return self.x / self.u if self.u > 0 else math.inf
+
+    @property
+    def scatter(self) -> float:
+        """Standard deviation of one reading's x around what the ratio says; not less than windows' edges explain."""
+        squares = self.edges + self.xx - 2 * self.ratio * self.xu + self.ratio**2 * self.uu
+        return math.sqrt(max(squares, 0.0) / max(self.count - 1, 1e-9)) if self.count > 1 else math.inf
+
+    @property
+    def error(self) -> float:
+        """Standard error of the ratio."""
+        return self.scatter * math.sqrt(self.count) / self.u
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """The correction in force and what it rests on. frozen says why the last reading changed nothing, "" when it was
+    used. over_since, over_until: the first and the last of the readings in a row that were above the share; raised_at:
+    when the correction was raised for that."""
+
+    value: float = 1.0
+    frozen: str = ""
+    over_since: float | None = None
+    over_until: float | None = None
+    raised_at: float | None = None
+    last: Reading | None = None
+    evidence: _Evidence = _Evidence()
+    surprises: tuple[tuple[float, float, float], ...] = ()
+
+    @property
+    def does_not_hold(self) -> bool:
+        """Has the busy time been above the share for so long that the limit can't be said to hold?"""
+        return (
+            self.over_since is not None
+            and self.over_until is not None
+            and self.over_until - self.over_since >= OVER_SECONDS
+        )
+
+    def after(self, reading: Reading) -> Correction:
+        """The correction after one more reading. What can't be right changes nothing and is no evidence."""
+        last = self.last
+        why = _unusable(reading, last)
+        if why:
+            keep = last if why == _SAME else reading
+            return replace(self, frozen=why, last=keep)
+        assert last is not None
+        assert reading.busy_ratio is not None
+        x, share = min(reading.busy_ratio, 1.0), reading.share
+        over = x > share + OVER_POINTS
+        watched = replace(
+            self,
+            last=reading,
+            over_since=(self.over_since if self.over_since is not None else reading.busy_at) if over else None,
+            over_until=reading.busy_at if over else None,
+        )
+        if watched.does_not_hold and (self.raised_at is None or reading.busy_at - self.raised_at >= OVER_SECONDS):
+            raised = _within(self.value * min(x / share, MOST_STEP))
+            watched = replace(watched, value=raised, raised_at=reading.busy_at, evidence=_Evidence())
+        u = (reading.charged_ns - last.charged_ns) / 1e9 / (reading.charged_at - last.charged_at)
+        if u < BUSY_FLOOR and x < BUSY_FLOOR:
+            return replace(watched, frozen="nothing to do")
+        launches = max(reading.launches - last.launches, 1)
+        one = (reading.charged_ns - last.charged_ns) / 1e9 / launches
+        return watched.weighed(x, u, EDGE * min(one / WINDOW_SECONDS, 1.0))
+
+    def weighed(self, x: float, u: float, edge: float) -> Correction:
+        """With one more reading as evidence: busy ratio, rate of charges, and what the window's edges blur."""
+        before = self.evidence
+        if before.count > LEAST_READINGS:
+            allowed = max(SURPRISE * before.scatter, 0.2 * x, 2 * DEAD_BAND)
+            if abs(x - before.ratio * u) > allowed:
+                strange = (*self.surprises, (x, u, edge))
+                if len(strange) < 2:
+                    return replace(self, frozen="a reading unlike those before", surprises=strange)
+                # Two in a row: other work than before, for which the old readings say nothing.
+                evidence = _Evidence()
+                for each in strange:
+                    evidence = evidence.after(*each)
+                return replace(self, surprises=(), evidence=evidence).decided()
+        return replace(self, surprises=(), evidence=before.after(x, u, edge)).decided()
+
+    def decided(self) -> Correction:
+        """With the value that the evidence demands."""
+        evidence = self.evidence
+        if evidence.count < LEAST_READINGS * FADING or evidence.u < BUSY_FLOOR * evidence.count:
+            return replace(self, frozen="too few readings with charges")
+        if abs(evidence.ratio - self.value) <= max(DOUBT * evidence.error, DEAD_BAND * self.value):
+            return replace(self, frozen="")
+        stepped = min(max(evidence.ratio, self.value / MOST_STEP), self.value * MOST_STEP)
+        if self.does_not_hold and stepped < self.value:
+            return replace(self, frozen="the driver sees more than the share")
+        return replace(self, value=_within(stepped), frozen="")
+
+
+_SAME = "the driver says nothing new"
+
+
+def _unusable(reading: Reading, last: Reading | None) -> str:
+    """Why nothing follows from a reading; "" when it can be used."""
+    numbers = (reading.busy_at, reading.charged_at, reading.share)
+    if reading.busy_ratio is None:
+        return "the driver does not say how busy the processes are"
+    if not all(math.isfinite(number) for number in (*numbers, reading.busy_ratio)):
+        return "a figure that is no number"
+    if not 0 <= reading.busy_ratio <= MOST_BUSY or reading.charged_ns < 0 or not 0 < reading.share <= 1:
+        return "a figure that can't be"
+    if last is None:
+        return "the first reading"
+    if reading.busy_at > reading.charged_at + STALE_SECONDS:
+        return "a reading from the future"
+    if last.busy_ratio is None or not math.isfinite(last.busy_at + last.charged_at):
+        return "no reading before it"
+    if reading.busy_at <= last.busy_at or reading.charged_at <= last.charged_at:
+        return _SAME
+    if reading.charged_at - last.charged_at > STALE_SECONDS or reading.charged_at - reading.busy_at > STALE_SECONDS:
+        return "a reading too long after the one before"
+    if reading.charged_ns < last.charged_ns:
+        return "charges that went back"
+    return ""
+
+
+def _within(value: float) -> float:
+    return min(max(value, LEAST), MOST)

@@ -1,0 +1,77 @@
+"""Limits hold, by the ledger, on the virtual clock: cells that stand for their kind. The whole matrix is in
+test_matrix.py and takes longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.pacing import Cell, Load, run
+from tests.pacing.cell import MIXED
+
+BESIDE = Load(percent=None, kernels=(1000,))
+
+ALONE = {
+    "20 us": Load(percent=50, kernels=(20,)),
+    "1 ms": Load(percent=10, kernels=(1000,)),
+    "20 ms": Load(percent=10, kernels=(20000,)),
+    "one block": Load(percent=25, kernels=(1000,), grid=1),
+    "10 000 blocks": Load(percent=90, kernels=(100,), grid=10000),
+    "mix": Load(percent=25, kernels=MIXED),
+    "graph": Load(percent=25, kernels=(20,), form="graph"),
+    "cooperative": Load(percent=75, kernels=(1000,), form="cooperative"),
+    "two processes": Load(percent=50, kernels=(1000,), processes=2),
+    "eight processes": Load(percent=25, kernels=(100,), processes=8),
+    "four streams": Load(percent=25, kernels=(1000,), streams=4, grid=10000),
+    "wide apart": Load(percent=25, kernels=(100,), later=(1000,), change_ms=5000),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_alone_within_a_point(name: str, tmp_path: Path) -> None:
+    load = ALONE[name]
+    result = run(Cell(pods=(load,)), tmp_path)
+    assert abs(result.error()) <= 1.0
+    assert result.longest_stall_ms <= 20 + load.processes * load.longest_us / 1000 / load.share + 1
+    assert min(result.launches) / max(result.launches) > 0.95
+
+
+@pytest.mark.parametrize("percent", [40, 75])
+def test_beside_others_within_two_points(percent: float, tmp_path: Path) -> None:
+    pods = (Load(percent=percent, kernels=(1000,)), Load(percent=100 - percent, kernels=(1000,)))
+    result = run(Cell(pods=pods), tmp_path)
+    assert abs(result.error(pod=0)) <= 2.0
+    assert abs(result.error(pod=1)) <= 2.0
+
+
+def test_beside_a_neighbour_without_a_limit(tmp_path: Path) -> None:
+    result = run(Cell(pods=(Load(percent=40, kernels=(1000,)), BESIDE)), tmp_path)
+    assert abs(result.error()) <= 2.0
+
+
+def test_without_the_daemon_it_holds_as_before(tmp_path: Path) -> None:
+    result = run(Cell(pods=(Load(percent=25, kernels=(1000,)), BESIDE), daemon_seconds=2), tmp_path)
+    assert abs(result.error()) <= 2.0
+
+
+def test_four_devices_that_wait_for_each_other(tmp_path: Path) -> None:
+    result = run(Cell(pods=(Load(percent=50, kernels=(1000,), devices=4),)), tmp_path)
+    assert abs(result.error()) <= 2.0
+
+
+def test_streams_beside_each_other_are_corrected(tmp_path: Path) -> None:
+    """Charged one after the other at first; the daemon sees from the driver that they are not."""
+    result = run(Cell(pods=(Load(percent=25, kernels=(100,), streams=4, grid=108),), seconds=20), tmp_path)
+    assert result.error() <= 1.0
+    assert result.percent(6, 21) == pytest.approx(25, abs=1.5)
+
+
+def test_it_is_the_limiter_that_holds_them(tmp_path: Path) -> None:
+    """The controls: without it, and with the limit doubled, the first assertion of this file would fail."""
+    load = Load(percent=25, kernels=(1000,))
+    (tmp_path / "free").mkdir()
+    (tmp_path / "doubled").mkdir()
+    assert run(Cell(pods=(load,)), tmp_path / "free", limited=False).error() > 50
+    doubled = run(Cell(pods=(Load(percent=50, kernels=(1000,)),)), tmp_path / "doubled")
+    assert doubled.percent(1, 11) - 25 > 20

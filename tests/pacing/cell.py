@@ -1,0 +1,73 @@
+"""What runs in one cell of the matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIXED = (20, 20, 20, 20, 100, 20, 20, 20000)  # most launches are short, most of the time is in one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One Pod: how much it may have (in percent of GPU time; None: not limited), and what it runs without end.
+
+    Kernels are in microseconds and launched in turn, after change_ms those of later. Each process launches into its
+    streams in turn.
+    """
+
+    percent: float | None
+    kernels: tuple[int, ...] = (1000,)
+    grid: int = 108
+    form: str = "plain"
+    processes: int = 1
+    streams: int = 1
+    devices: int = 1
+    wait: bool = False
+    later: tuple[int, ...] = ()
+    change_ms: int = 0
+    burst_ms: float = 10.0
+    work_conserving: bool = False
+
+    @property
+    def share(self) -> float:
+        return 1.0 if self.percent is None else self.percent / 100
+
+    @property
+    def longest_us(self) -> int:
+        """The longest piece of work that one launch of this Pod starts."""
+        return max(self.kernels + self.later) * (50 if self.form == "graph" else 1)
+
+    @property
+    def charge_us(self) -> float:
+        """The mean of what a launch starts."""
+        return sum(self.kernels) / len(self.kernels) * (50 if self.form == "graph" else 1)
+
+    def __str__(self) -> str:
+        kernels = "mix" if self.kernels == MIXED else ",".join(map(str, self.kernels)) + " us"
+        limit = "no limit" if self.percent is None else f"{self.percent:g} %"
+        return (
+            f"{limit}, {kernels}, grid {self.grid}, {self.form}, "
+            f"{self.processes} processes, {self.streams} streams"
+            + (f", {self.devices} devices" if self.devices > 1 else "")
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Pods on the same devices; the first is judged. The daemon ends after daemon_seconds (None: it stays)."""
+
+    pods: tuple[Load, ...]
+    daemon_seconds: float | None = None
+    seconds: float | None = None  # None: by the rule of the window
+
+    @property
+    def window_seconds(self) -> float:
+        """max(10 s, 100 charges over the share), as the numbers are defined."""
+        first = self.pods[0]
+        return self.seconds or max(10.0, 100 * first.charge_us / 1e6 / first.share)
+
+    def __str__(self) -> str:
+        text = str(self.pods[0])
+        for neighbour in self.pods[1:]:
+            text += f"; beside: {neighbour}"
+        return text + ("" if self.daemon_seconds is None else f"; no daemon after {self.daemon_seconds:g} s")

@@ -1,0 +1,52 @@
+"""What came of a cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.pacing.cell import Cell
+
+SETTLED_POINTS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """busy: of each Pod and device, GPU seconds at each mark; marks are seconds since launching began.
+
+    longest_stall_ms is of one launch of the first Pod; launches are by process of the first Pod.
+    """
+
+    cell: Cell
+    marks: tuple[float, ...]
+    busy: tuple[tuple[tuple[float, ...], ...], ...]
+    longest_stall_ms: float
+    launches: tuple[int, ...]
+    correction: float
+
+    def percent(self, begin: float, end: float, *, pod: int = 0, device: int = 0) -> float:
+        """Share of GPU time between two moments, by the marks next to them."""
+        first, last = self._mark(begin), self._mark(end)
+        series = self.busy[pod][device]
+        return 100 * (series[last] - series[first]) / (self.marks[last] - self.marks[first])
+
+    def error(self, *, pod: int = 0) -> float:
+        """Points from the limit over the window that begins one second after launching; of the worst device."""
+        wanted = 100 * self.cell.pods[pod].share
+        errors = [
+            self.percent(1.0, self.marks[-1], pod=pod, device=device) - wanted for device in range(len(self.busy[pod]))
+        ]
+        return max(errors, key=abs)
+
+    @property
+    def settle_seconds(self) -> float:
+        """From when on the mean over the rest of the run stays within a point of the limit."""
+        wanted = 100 * self.cell.pods[0].share
+        settled = float("inf")
+        for mark in reversed(self.marks[: -len(self.marks) // 4]):
+            if abs(self.percent(mark, mark + self.cell.window_seconds / 2) - wanted) > SETTLED_POINTS:
+                break
+            settled = mark
+        return settled
+
+    def _mark(self, moment: float) -> int:
+        return min(range(len(self.marks)), key=lambda at: abs(self.marks[at] - moment))

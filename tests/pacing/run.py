@@ -1,0 +1,184 @@
+"""Runs one cell on the virtual clock."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypervisor.limits import (
+    Access,
+    DeviceLimits,
+    FileIsolation,
+    FilePolicy,
+    LimitDirectory,
+    LimitFiles,
+    LimitSet,
+)
+from hypervisor.simulation import machine as machines
+from hypervisor.simulation.description import parse_machine
+from hypervisor.simulation.environment import environment
+from hypervisor.simulation.machine import Machine
+from tests.pacing.build import client, limiter
+from tests.pacing.cell import Cell, Load
+from tests.pacing.daemon import Daemon
+from tests.pacing.result import Result
+
+WINDOW_NS = 167_000_000  # of the driver's samples
+REAL_SECONDS = 60.0  # that one step may take
+_WORDS = struct.Struct("<4Q")
+
+_MACHINE = """\
+version: 1
+driver: {{version: "580.65.06", cuda: 13000}}
+clock: {{mode: virtual}}
+gpus: [{{count: {count}, profile: a100-sxm-80gb}}]
+"""
+
+
+@dataclass(slots=True)
+class Running:
+    """A Pod of the cell with its processes and files."""
+
+    load: Load
+    group: str
+    files: LimitFiles | None
+    outs: tuple[Path, ...]
+
+
+def run(cell: Cell, folder: Path, *, limited: bool = True) -> Result:
+    """Run a cell in an empty folder; without the limiter where limited is False, as a control."""
+    devices = max(load.devices for load in cell.pods)
+    path = folder / "machine"
+    machines.create(path, parse_machine(_MACHINE.format(count=devices), "pacing", profile="pacing", seed="pacing"))
+    directory = LimitDirectory(folder / "limits", boot_id="virtual", node_epoch=1)
+    directory.prepare()
+    with ExitStack() as stack:
+        machine = stack.enter_context(machines.opened(path))
+        uuids = [str(gpu["uuid"]) for gpu in machine.show()["gpus"]]
+        pods = []
+        for number, load in enumerate(cell.pods):
+            group = f"pod{number}"
+            files = None
+            if limited and load.percent is not None:
+                files = directory.create(
+                    group, group, limits_of(load, uuids), access=Access(owner_uid=os.getuid()), context_bytes=0
+                )
+                files.shm.arm()
+                stack.callback(files.close)
+            outs = tuple(folder / f"{group}.{process}" for process in range(load.processes))
+            pods.append(Running(load, group, files, outs))
+            for out in outs:
+                stack.enter_context(_started(load, files, path, group, out))
+        threads = sum(load.processes for load in cell.pods)
+        marks, busy, daemon = _measure(cell, machine, pods, threads)
+        seen = [_WORDS.unpack(out.read_bytes()) for out in pods[0].outs]
+        return Result(
+            cell=cell,
+            marks=tuple(marks),
+            busy=tuple(tuple(tuple(series) for series in devices_of) for devices_of in busy),
+            longest_stall_ms=max(words[2] for words in seen) / 1e6,
+            launches=tuple(words[1] for words in seen),
+            correction=daemon.correction(0),
+        )
+
+
+def limits_of(load: Load, uuids: Sequence[str]) -> LimitSet:
+    """The limits of a Pod on the first of these devices."""
+    share = round(load.share * 1_000_000)
+    return LimitSet(
+        isolation=FileIsolation.SOFT,
+        devices=tuple(
+            DeviceLimits(
+                uuid=uuid,
+                host_index=index,
+                vram_limit_bytes=None,
+                vram_request_bytes=0,
+                limit_share_ppm=share,
+                request_share_ppm=share,
+                weight=2,
+                policy=FilePolicy.WORK_CONSERVING if load.work_conserving else FilePolicy.HARD_CAP,
+                burst_ns=round(load.burst_ms * 1e6),
+                debt_limit_ns=10_000_000_000,
+            )
+            for index, uuid in enumerate(uuids[: load.devices])
+        ),
+        host_memory_limit_bytes=None,
+        revision=1,
+    )
+
+
+def _measure(
+    cell: Cell, machine: Machine, pods: list[Running], threads: int
+) -> tuple[list[float], list[list[list[float]]], Daemon]:
+    """Step from window to window; the busy seconds at each mark, by Pod and device."""
+    end_ns = round((1.0 + cell.window_seconds) * 1e9)
+    daemon = Daemon([(pod.load, pod.files) for pod in pods])
+    marks: list[float] = []
+    busy: list[list[list[float]]] = [[[] for _ in range(pod.load.devices)] for pod in pods]
+    window = 0
+    while True:
+        now_ns = window * WINDOW_NS
+        machine.run_until(now_ns, participants=threads, real_timeout_seconds=REAL_SECONDS)
+        marks.append(now_ns / 1e9)
+        for pod, row in zip(pods, _busy(machine, pods), strict=True):
+            for device, seconds in enumerate(row):
+                busy[pods.index(pod)][device].append(seconds)
+        if cell.daemon_seconds is None or now_ns < cell.daemon_seconds * 1e9:
+            daemon.window_ended(now_ns / 1e9, [[series[-1] for series in each] for each in busy])
+        if now_ns >= end_ns:
+            return marks, busy, daemon
+        window += 1
+
+
+def _busy(machine: Machine, pods: list[Running]) -> list[list[float]]:
+    groups = {str(group["name"]): group["gpus"] for group in machine.show()["groups"]}
+    return [
+        [
+            groups.get(pod.group, {}).get(str(device), {"busy_ns": 0})["busy_ns"] / 1e9
+            for device in range(pod.load.devices)
+        ]
+        for pod in pods
+    ]
+
+
+@contextmanager
+def _started(load: Load, files: LimitFiles | None, machine: Path, group: str, out: Path) -> Iterator[None]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "SIM_"))}
+    variables = environment(machine, clean) | {"SIM_GROUP": group}
+    if files is not None:
+        variables |= {"LD_PRELOAD": str(limiter()), "TF_SHM_PATH": str(files.directory)}
+    command = [
+        str(client()),
+        f"--out={out}",
+        f"--kernels={','.join(map(str, load.kernels))}",
+        f"--grid={load.grid}",
+        f"--streams={load.streams}",
+        f"--devices={load.devices}",
+        f"--form={load.form}",
+    ]
+    if load.later:
+        command += [f"--later={','.join(map(str, load.later))}", f"--change-ms={load.change_ms}"]
+    if load.wait:
+        command.append("--wait")
+    with subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            _await_ready(process, out)
+            yield
+            assert process.poll() is None, f"{command} ended early: {process.communicate()[1]}"
+        finally:
+            process.kill()
+
+
+def _await_ready(process: subprocess.Popen[str], out: Path) -> None:
+    """Until it launches: the virtual clock stands still meanwhile."""
+    deadline = time.monotonic() + REAL_SECONDS
+    while not (out.exists() and out.stat().st_size == _WORDS.size and _WORDS.unpack(out.read_bytes())[0] == 1):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, "the client does not begin"
+        time.sleep(0.002)

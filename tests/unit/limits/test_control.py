@@ -1,0 +1,166 @@
+"""The correction against a plant: charges are wrong by a factor, readings are as coarse as a driver's."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from hypervisor.limits.control import LEAST, MOST, OVER_SECONDS, Correction, Reading
+
+NS = 1_000_000_000
+
+
+class Plant:
+    """A workload that uses all of its share as the limiter counts it; a launch takes `factor` of what it is charged."""
+
+    def __init__(self, *, share: float, factor: float, noise: float = 0.0, launch_seconds: float = 0.0001) -> None:
+        self.share, self.factor, self.noise, self.launch_seconds = share, factor, noise, launch_seconds
+        self.random = random.Random(5)
+        self.correction = Correction()
+        self.at, self.charged, self.launches = 100.0, 0.0, 0.0
+        self.achieved: list[float] = []
+
+    def second(self) -> None:
+        rate = self.share / self.correction.value
+        busy = min(rate * self.factor, 1.0)
+        self.achieved.append(busy)
+        self.at += 1.0
+        self.charged += min(rate, 1 / self.factor)
+        self.launches += rate / self.launch_seconds
+        seen = round(100 * min(max(busy + self.random.gauss(0, self.noise), 0.0), 1.0)) / 100
+        self.correction = self.correction.after(self.reading(seen))
+
+    def reading(self, seen: float | None) -> Reading:
+        return Reading(
+            busy_ratio=seen,
+            busy_at=self.at - 0.1,
+            charged_ns=round(self.charged * NS),
+            launches=round(self.launches),
+            charged_at=self.at,
+            share=self.share,
+        )
+
+    def run(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.second()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.75, 0.9])
+@pytest.mark.parametrize("factor", [0.25, 0.5, 0.9, 1.0, 1.5, 3.0])
+def test_step_response(share: float, factor: float) -> None:
+    """Four readings after the first, the share is met within a point and stays so; it never swings past it."""
+    plant = Plant(share=share, factor=factor)
+    plant.run(30)
+    reachable = min(share, 1.0)
+    assert all(abs(busy - reachable) <= 0.01 + 0.005 for busy in plant.achieved[5:])
+    first = plant.achieved[0] - reachable
+    assert all((busy - reachable) * first >= -0.015 * abs(first) - 0.0002 for busy in plant.achieved)
+
+
+def test_other_work_in_the_middle_settles_again() -> None:
+    plant = Plant(share=0.5, factor=1.0)
+    plant.run(60)
+    plant.factor = 2.0
+    plant.run(6)
+    assert plant.achieved[-1] == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05])
+def test_scatter_is_no_reason_to_move(noise: float) -> None:
+    """Readings of one window in six scatter; a correction that was right stays about right."""
+    plant = Plant(share=0.5, factor=1.0, noise=noise)
+    plant.run(300)
+    assert sum(plant.achieved) / 300 == pytest.approx(0.5, abs=0.01)
+    assert all(0.44 < busy < 0.56 for busy in plant.achieved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"busy_ratio": None},
+        {"busy_ratio": math.nan},
+        {"busy_ratio": math.inf},
+        {"busy_ratio": -0.2},
+        {"busy_ratio": 1e18},
+        {"busy_at": math.inf},
+        {"busy_at": 1e9},
+        {"busy_at": 0.0},
+        {"charged_at": 0.0},
+        {"charged_at": 1e9},
+        {"charged_ns": 0},
+        {"charged_ns": -5},
+        {"share": 0.0},
+        {"share": math.nan},
+    ],
+)
+def test_absurd_readings_freeze(change: dict[str, float]) -> None:
+    plant = Plant(share=0.5, factor=2.0)
+    plant.run(20)
+    before = plant.correction
+    for _ in range(50):
+        plant.at += 1
+        plant.correction = plant.correction.after(replace(plant.reading(0.0), **change))
+    assert plant.correction.value == before.value
+    assert plant.correction.frozen
+    plant.charged += 25
+    plant.run(20)
+    assert plant.achieved[-1] == pytest.approx(0.5, abs=0.01)
+
+
+def test_stale_readings_freeze() -> None:
+    plant = Plant(share=0.5, factor=2.0)
+    plant.run(20)
+    before, at = plant.correction, plant.at
+    for _ in range(50):
+        plant.at += 1
+        plant.charged += 0.5
+        plant.correction = plant.correction.after(replace(plant.reading(0.0), busy_at=at))
+    assert plant.correction.value == before.value
+
+
+@given(
+    some.lists(
+        some.builds(
+            Reading,
+            busy_ratio=some.none() | some.floats(),
+            busy_at=some.floats(),
+            charged_ns=some.integers(-(2**64), 2**64),
+            launches=some.integers(-(2**64), 2**64),
+            charged_at=some.floats(),
+            share=some.floats(),
+        ),
+        max_size=30,
+    )
+)
+def test_no_history_takes_it_out_of_bounds(readings: list[Reading]) -> None:
+    correction = Correction()
+    for reading in readings:
+        correction = correction.after(reading)
+        assert LEAST <= correction.value <= MOST
+
+
+def test_a_false_account_does_not_open_the_limit() -> None:
+    """Charges that are made up make the ratio look low; the busy time that the driver sees holds against that."""
+    plant = Plant(share=0.25, factor=1.0)
+    plant.run(10)
+    for second in range(60):
+        plant.at += 1
+        plant.charged += 5.0
+        plant.correction = plant.correction.after(plant.reading(0.9))
+        assert plant.correction.does_not_hold == (second >= OVER_SECONDS)
+    assert plant.correction.value > 1
+
+
+def test_readings_above_the_share_must_come_in_a_row() -> None:
+    plant = Plant(share=0.25, factor=1.0)
+    plant.run(3)
+    for second in range(60):
+        plant.at += 1
+        plant.charged += 0.25
+        plant.correction = plant.correction.after(plant.reading(0.9 if second % 8 else 0.2))
+        assert not plant.correction.does_not_hold
