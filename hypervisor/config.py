@@ -101,8 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float, _setting("Most GPU time that is carried as debt and repaid", reload=True, ge=1, le=600_000)
     ] = 10_000.0
     context_mebibytes: Annotated[
-        int, _setting("VRAM of a CUDA context until it is measured", reload=True, ge=0, le=65536)
-    ] = 640
+        int, _setting("VRAM of a CUDA context until it is measured; 0: by GPU", reload=True, ge=0, le=65536)
+    ] = 0
     journal_events: Annotated[int, _setting("Events that the journal keeps", reload=True, ge=100, le=1_000_000)] = (
         10_000
     )

@@ -7,7 +7,7 @@ hold, never a zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -37,13 +37,14 @@ _USABLE = frozenset({HealthState.HEALTHY, HealthState.DEGRADED})
 class Rules:
     """What admission goes by besides the request.
 
+    context_bytes: by GPU UUID, what a CUDA context there is taken to need.
     foreign_bytes: by GPU UUID, the VRAM that processes of no allocation hold; None where that can't be said. A GPU
     that is not in it holds nothing foreign.
     """
 
     tflops_ratio: float
     vram_ratio: float
-    context_bytes: int
+    context_bytes: Callable[[str], int]
     foreign_bytes: Mapping[str, int | None] = field(default_factory=dict)
 
 
@@ -91,7 +92,9 @@ def admit_change(
                 remedy="release the allocation and ask for another one to move it to another GPU",
             )
         device = book.find(now.gpu_uuid, place)
-        share = figures_of(request, device, field=f"devices[{place}]", context_bytes=rules.context_bytes)
+        share = figures_of(
+            request, device, field=f"devices[{place}]", context_bytes=rules.context_bytes(device.identity.uuid)
+        )
         grant = _grant(device, share)
         if grant.request_share_ppm > now.request_share_ppm or grant.request_vram_bytes > now.request_vram_bytes:
             book.check_usable(device, place)
@@ -154,7 +157,9 @@ class _Book:
         """What a request comes to on a device that can take it. Raises Refusal."""
         self.check_usable(device, place)
         self._check_isolation(device, place)
-        share = figures_of(request, device, field=f"devices[{place}]", context_bytes=self._rules.context_bytes)
+        share = figures_of(
+            request, device, field=f"devices[{place}]", context_bytes=self._rules.context_bytes(device.identity.uuid)
+        )
         self.check_time(device, share, place)
         self.check_vram(device, share, place)
         return share

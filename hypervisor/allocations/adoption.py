@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from hypervisor.allocations.contexts import LARGEST_BYTES, ContextSizes
 from hypervisor.allocations.environment import limit_file_variable
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.processes import Life, ProcessName, ProcessTable
@@ -52,10 +53,16 @@ class Ground:
     table: ProcessTable
     next_revision: Callable[[], Revision]
     tell: Tell
+    contexts: ContextSizes
 
-    @property
-    def context_bytes(self) -> int:
-        return self.settings.context_mebibytes * _MEBIBYTE
+    def known_context_bytes(self, gpu_uuid: str) -> int | None:
+        """What a context on a GPU is taken to need: the setting, else by the GPU; None before it was seen."""
+        return self.settings.context_mebibytes * _MEBIBYTE or self.contexts.bytes_for(gpu_uuid)
+
+    def context_bytes(self, gpu_uuid: str) -> int:
+        """The same, and the largest there is where the GPU was not seen yet."""
+        known = self.known_context_bytes(gpu_uuid)
+        return LARGEST_BYTES if known is None else known
 
 
 def access_of(allocation: Allocation) -> Access:
@@ -75,7 +82,7 @@ def make_limit_files(ground: Ground, allocation: Allocation) -> LimitFiles:
         allocation.spec.allocation_id,
         limit_set(allocation, ground.settings),
         access=access_of(allocation),
-        context_bytes=ground.context_bytes,
+        context_bytes=tuple(ground.context_bytes(grant.gpu_uuid) for grant in allocation.grants),
     )
     try:
         link(ground, allocation)
@@ -134,9 +141,15 @@ def bring_up_to_date(ground: Ground, allocation: Allocation, files: LimitFiles) 
     """Make the file say what the allocation and the settings say; writes nothing that is so already."""
     if files.shm.publish(limit_set(allocation, ground.settings)):
         ground.tell.count.published += 1
-    for device in range(len(allocation.grants)):
-        if files.shm.control(device).context_bytes != ground.context_bytes:
-            files.shm.set_context(device, ground.context_bytes)
+    bring_contexts_up_to_date(ground, allocation, files)
+
+
+def bring_contexts_up_to_date(ground: Ground, allocation: Allocation, files: LimitFiles) -> None:
+    """The same for what a new context is taken to need; of a GPU that was not seen yet the file's word stands."""
+    for device, grant in enumerate(allocation.grants):
+        wanted = ground.known_context_bytes(grant.gpu_uuid)
+        if wanted is not None and files.shm.control(device).context_bytes != wanted:
+            files.shm.set_context(device, wanted)
 
 
 def _adopt_record(ground: Ground, record: Record) -> Held | None:

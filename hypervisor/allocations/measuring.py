@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hypervisor.allocations.contexts import ContextSizes
 from hypervisor.allocations.counters import Counts
 from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.overhead import Overhead
@@ -39,7 +40,7 @@ class DriverView:
     observed_at: float
 
 
-def measure(held: Held, inventory: Inventory, tell: Tell) -> None:
+def measure(held: Held, inventory: Inventory, tell: Tell, contexts: ContextSizes) -> None:
     """Bring the figures up to date, write the control words, tell what has happened."""
     observed = {device.identity.uuid: device for device in inventory.devices}
     views = tuple(_view(held, observed.get(grant.gpu_uuid), inventory) for grant in held.allocation.grants)
@@ -47,7 +48,7 @@ def measure(held: Held, inventory: Inventory, tell: Tell) -> None:
     if inventory.sequence != held.read_sequence:
         held.read_sequence = inventory.sequence
         for place, view in enumerate(views):
-            _follow_overhead(held, place, view)
+            _follow_overhead(held, place, view, contexts)
             _follow_busy(held, place, view)
             correct(held, place, _attributed_busy(held, view), _busy_at(view), totals[place].launches, tell)
     devices = tuple(_device_usage(held, place, views[place], totals[place]) for place in range(len(views)))
@@ -99,7 +100,7 @@ def _accounts(held: Held, place: int) -> dict[int | None, Account]:
     return found
 
 
-def _follow_overhead(held: Held, place: int, view: DriverView) -> None:
+def _follow_overhead(held: Held, place: int, view: DriverView, contexts: ContextSizes) -> None:
     """Bring the overhead word up to date. Its time tells a process that its contexts are in it, which then gives up
     what stands for them; so the time moves on only when every process that has such a stand-in is measured."""
     memory, survey = held.devices[place], held.survey
@@ -127,6 +128,7 @@ def _follow_overhead(held: Held, place: int, view: DriverView) -> None:
         for pid, account in accounts.items()
         if pid is not None and pid in view.processes and view.processes[pid].memory_bytes is not None
     }
+    _learn_contexts(held, place, accounts, contexts)
     measured = {pid: known.measured_bytes for pid, known in memory.overhead_by_pid.items()}
     if any(value is None and not accounts[pid].context for pid, value in measured.items()):
         return  # an earlier daemon has measured it: what it wrote holds until we have
@@ -134,6 +136,19 @@ def _follow_overhead(held: Held, place: int, view: DriverView) -> None:
     complete = all(pid is not None and measured.get(pid) is not None for pid in awaited)
     total = sum(value or 0 for value in measured.values())
     _write_overhead(held, place, total, view.observed_at if complete else None)
+
+
+def _learn_contexts(held: Held, place: int, accounts: dict[int | None, Account], contexts: ContextSizes) -> None:
+    """Processes whose stand-in is that of one context tell by their overhead what a context takes."""
+    assert held.files is not None
+    try:
+        stand_in = held.files.shm.control(place).context_bytes
+    except LimitFileError as error:
+        held.lose_files(error)
+        return
+    for pid, known in held.devices[place].overhead_by_pid.items():
+        if known.exact_bytes is not None and accounts[pid].context == stand_in:
+            contexts.learn(held.allocation.grants[place].gpu_uuid, known.exact_bytes)
 
 
 def _overhead_in_file(held: Held, place: int) -> int | None:

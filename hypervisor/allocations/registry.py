@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from hypervisor.allocations.admission import Rules, admit, admit_change
 from hypervisor.allocations.adoption import Ground, adopt, bring_up_to_date
+from hypervisor.allocations.contexts import ContextSizes
 from hypervisor.allocations.environment import environment
 from hypervisor.allocations.foreign import foreign_bytes
 from hypervisor.allocations.held import Held
@@ -78,6 +79,7 @@ class Allocations:
             table=table or ProcessTable(),
             next_revision=next_revision,
             tell=Tell(emit, Counting()),
+            contexts=ContextSizes(settings.state_path / "contexts.json"),
         )
         try:
             ground.store.prepare()
@@ -278,6 +280,7 @@ class Allocations:
 
     def _rules(self, inventory: Inventory) -> Rules:
         settings = self._ground.settings
+        self._ground.contexts.see(inventory)
         return Rules(
             tflops_ratio=settings.tflops_ratio,
             vram_ratio=settings.vram_ratio,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from hypervisor.allocations.adoption import Ground
+from hypervisor.allocations.adoption import Ground, bring_contexts_up_to_date
 from hypervisor.allocations.attendance import settle, survey
 from hypervisor.allocations.foreign import foreign_busy, unattributed_pids
 from hypervisor.allocations.hearing import hear
@@ -45,17 +45,28 @@ class Rounds:
         if inventory.sequence == self._sequence and began - self._round_at < ROUND_SECONDS:
             return []
         self._sequence, self._round_at = inventory.sequence, began
+        self._ground.contexts.see(inventory)
         self._attend_all(all_held)
         self._find_bypassing(all_held, inventory)
         self._foreign_busy = foreign_busy(inventory, set(self._recent))
         for held in all_held:
-            measure(held, inventory, self._ground.tell)
+            measure(held, inventory, self._ground.tell, self._ground.contexts)
             hear(held, self._ground.tell)
+        self._spread_contexts(all_held)
         ended = [held for held in all_held if self._has_ended(held)]
         count = self._ground.tell.count
         count.rounds += 1
         count.last_round_seconds = time.monotonic() - began
         return ended
+
+    def _spread_contexts(self, all_held: list[Held]) -> None:
+        """What was learned of contexts holds for all that come."""
+        for held in all_held:
+            if held.files is not None and not held.finding:
+                try:
+                    bring_contexts_up_to_date(self._ground, held.allocation, held.files)
+                except LimitFileError as error:
+                    held.lose_files(error)
 
     def attend(self, some_held: list[Held]) -> None:
         """Who is attached now? All files are read before the first process is looked for: see ProcessTable."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,9 +78,12 @@ class LimitDirectory:
         return tuple(name for name in entries if _NAME.fullmatch(name))
 
     def create(
-        self, uid: str, allocation_id: str, limits: LimitSet, *, access: Access, context_bytes: int
+        self, uid: str, allocation_id: str, limits: LimitSet, *, access: Access, context_bytes: Sequence[int]
     ) -> LimitFiles:
-        """Make both files with these limits in force, not yet armed. On any error nothing is left."""
+        """Make both files with these limits in force, not yet armed. On any error nothing is left.
+
+        context_bytes: of each device, what a new context there is taken to need.
+        """
         directory = self.path(uid)
         check_room(self._base, (self.path(other) for other in self.uids()))
         identity = Identity(
@@ -95,8 +99,8 @@ class LimitDirectory:
                 files.close()
                 raise files.finding
             files.shm.publish(limits)
-            for device in range(len(limits.devices)):
-                files.shm.set_context(device, context_bytes)
+            for device, size in enumerate(context_bytes):
+                files.shm.set_context(device, size)
         except LimitFileError:
             discard_files(directory)
             raise

@@ -43,7 +43,7 @@ from tests.unit.allocations.builders import (
     uuid_of,
 )
 
-RULES = Rules(tflops_ratio=1.0, vram_ratio=1.0, context_bytes=300 * 2**20)
+RULES = Rules(tflops_ratio=1.0, vram_ratio=1.0, context_bytes=lambda _: 300 * 2**20)
 ONE = inventory(device(0))
 TWO = inventory(device(0), device(1))
 

@@ -49,7 +49,7 @@ def directory(tmp_path: Path) -> LimitDirectory:
 
 
 def create(directory: LimitDirectory, uid: str = "uid-1", limits: LimitSet = LIMITS) -> LimitFiles:
-    return directory.create(uid, "job", limits, access=Access(), context_bytes=300 * 2**20)
+    return directory.create(uid, "job", limits, access=Access(), context_bytes=[300 * 2**20] * len(limits.devices))
 
 
 def word(path: Path, offset: int) -> int:
@@ -89,7 +89,7 @@ def test_the_files_are_sparse(directory: LimitDirectory) -> None:
 def test_the_usage_file_may_be_written_by_whom_it_is_for(directory: LimitDirectory, access: Access, mode: int) -> None:
     before = os.umask(0o077)
     try:
-        files = directory.create("uid-1", "job", LIMITS, access=access, context_bytes=0)
+        files = directory.create("uid-1", "job", LIMITS, access=access, context_bytes=(0,))
     finally:
         os.umask(before)
     assert (files.directory / "usage").stat().st_mode & 0o777 == mode
@@ -99,7 +99,7 @@ def test_the_usage_file_may_be_written_by_whom_it_is_for(directory: LimitDirecto
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
 def test_the_usage_file_of_a_process_belongs_to_its_user(directory: LimitDirectory) -> None:
-    files = directory.create("uid-1", "job", LIMITS, access=Access(owner_uid=12345), context_bytes=0)
+    files = directory.create("uid-1", "job", LIMITS, access=Access(owner_uid=12345), context_bytes=(0,))
     assert ((files.directory / "usage").stat().st_uid, (files.directory / "shm").stat().st_uid) == (12345, 0)
 
 

@@ -33,7 +33,7 @@ BUFFER = new_survey_buffer()
 def path(tmp_path: Path) -> Path:
     directory = LimitDirectory(tmp_path / "shm", boot_id=BOOT, node_epoch=1)
     directory.prepare()
-    return directory.create("uid", "job", LIMITS, access=Access(), context_bytes=0).directory / "usage"
+    return directory.create("uid", "job", LIMITS, access=Access(), context_bytes=(0,)).directory / "usage"
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def test_random_bytes_in_a_random_file_are_an_answer_or_a_finding(
 ) -> None:
     directory = LimitDirectory(tmp_path_factory.mktemp("fuzz"), boot_id=BOOT, node_epoch=1)
     directory.prepare()
-    files = directory.create("uid", "job", LIMITS, access=Access(), context_bytes=0)
+    files = directory.create("uid", "job", LIMITS, access=Access(), context_bytes=(0,))
     assert files.usage is not None
     path = files.directory / "usage"
     try:
