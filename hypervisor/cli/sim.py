@@ -154,7 +154,7 @@ def table(shown: dict[str, Any]) -> Iterator[str]:
 @click.argument("fault_text", metavar="[FAULT]", required=False)
 @click.option("--clear", metavar="ID|all", help="Switch a fault off, or all.")
 def fault(machine_path: Path, fault_text: str | None, clear: str | None) -> None:
-    """Switch a fault on or off: gpu=3,xid=79,lost; gpu=0,set=remap_pending,value=1; call=nvmlDeviceGet*,return=15,for=30s."""
+    """Switch a fault on or off: gpu=3,xid=79,lost or gpu=0,set=remap_pending,value=1 or call=nvml*,return=15,for=9s."""
     if (fault_text is None) == (clear is None):
         raise click.UsageError("Give a fault to switch on, or --clear with its number or 'all'.")
     with told_in_one_line():

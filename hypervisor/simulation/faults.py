@@ -124,6 +124,22 @@ _VALUES: Mapping[str, Callable[[Value, Section], FaultSpec]] = {
 }
 
 
+def _check_device_fault(fault: FaultSpec, section: Section, gpu_count: int) -> None:
+    """Faults of a GPU or of the driver strike once and no call."""
+    name = ACTION_NAMES[fault.action]
+    where = "the whole machine" if fault.action == ACTIONS["driver"] else "a GPU"
+    for word in ("every", "count", "pid", "call", "symbol"):
+        if (alien := section.get(word)) is not None:
+            raise alien.error(f"'{name}' happens to {where}, once, and not to a call; leave this out")
+    if fault.action == ACTIONS["driver"]:
+        if (gpu := section.get("gpu")) is not None:
+            raise gpu.error("'driver' happens to the whole machine; leave this out")
+    elif fault.gpu < 0:
+        raise section.value.error(f"'{name}' needs 'gpu': which one")
+    if fault.action == ACTIONS["renumber"] and fault.value >= gpu_count:
+        raise section.need("renumber").error(f"must be from 0 to {gpu_count - 1}, not {fault.value}")
+
+
 def parse_fault(value: Value, gpu_count: int) -> FaultSpec:
     """Read one fault of a machine with so many GPUs.
 
@@ -150,21 +166,7 @@ def parse_fault(value: Value, gpu_count: int) -> FaultSpec:
             count=count.integer(1, _MOST) if count else 0,
         )
         if fault.action in _DEVICE_ACTIONS or fault.action == ACTIONS["driver"]:
-            for counted in (every, count, pid):
-                if counted is not None:
-                    raise counted.error(f"'{ACTION_NAMES[fault.action]}' happens once and to no call; leave this out")
-        if fault.action in _DEVICE_ACTIONS:
-            if gpu is None:
-                raise value.error(f"'{ACTION_NAMES[fault.action]}' needs 'gpu': which one")
-            if named is not None:
-                raise named.error(f"'{ACTION_NAMES[fault.action]}' happens to a GPU, not to a call; leave this out")
-            if fault.action == ACTIONS["renumber"] and fault.value >= gpu_count:
-                raise section.need("renumber").error(f"must be from 0 to {gpu_count - 1}, not {fault.value}")
-            return fault
-        if fault.action == ACTIONS["driver"]:
-            for alien in (named, gpu):
-                if alien is not None:
-                    raise alien.error("'driver' happens to the whole machine; leave this out")
+            _check_device_fault(fault, section, gpu_count)
             return fault
         if named is None:
             raise value.error(f"'{ACTION_NAMES[fault.action]}' needs 'call': the function's name, globs allowed")
