@@ -146,8 +146,24 @@ const char *hv_os_environment(const char *name)
     return secure_getenv(name);
 }
 
-/* Field 22 of the stat file; false when there is no such file. */
-static bool read_start_time(const char *path, uint64_t *start_time)
+/* What a stat file says. */
+struct process_stat {
+    uint64_t start_time; /* field 22 */
+    bool ended;          /* waits for its parent: what it held is gone already */
+};
+
+/* The start of a field after the position of another; NULL: the line is too short. */
+static const char *fields_on(const char *position, int count)
+{
+    for (; position != NULL && count > 0; count--) {
+        position = strchr(position, ' ');
+        position = position == NULL ? NULL : position + 1;
+    }
+    return position;
+}
+
+/* false when there is no such file. */
+static bool read_process_stat(const char *path, struct process_stat *found)
 {
     char text[1024];
     int descriptor = open_quietly(path, O_RDONLY);
@@ -159,12 +175,14 @@ static bool read_start_time(const char *path, uint64_t *start_time)
         return false;
     text[length] = '\0';
     /* The command, field 2, may hold spaces and parentheses: count from its last one. */
-    char *position = strrchr(text, ')');
-    for (int field = 2; position != NULL && field < 22; field++)
-        position = strchr(position + 1, ' ');
-    if (position == NULL)
+    const char *state = fields_on(strrchr(text, ')'), 1);
+    const char *threads = fields_on(state, 17);
+    const char *start_time = fields_on(threads, 2);
+    if (start_time == NULL)
         return false;
-    *start_time = strtoull(position + 1, NULL, 10);
+    /* A first thread that ended while others run on looks ended too. */
+    found->ended = (*state == 'Z' || *state == 'X') && strtoull(threads, NULL, 10) <= 1;
+    found->start_time = strtoull(start_time, NULL, 10);
     return true;
 }
 
@@ -175,8 +193,9 @@ void hv_os_this_process(struct hv_os_process *process)
     struct stat status;
     if (status_of_path("/proc/self/ns/pid", &status) == 0)
         process->pid_namespace = (uint32_t)status.st_ino; /* namespace inodes are 32 bits */
-    if (!read_start_time("/proc/self/stat", &process->start_time))
-        process->start_time = 0;
+    struct process_stat self;
+    if (read_process_stat("/proc/self/stat", &self))
+        process->start_time = self.start_time;
     errno = saved;
 }
 
@@ -188,14 +207,14 @@ enum hv_os_life hv_os_process_life(uint32_t pid, uint64_t start_time)
         life = HV_OS_DEAD;
     } else if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) {
         life = HV_OS_DEAD;
-    } else if (start_time != 0) {
+    } else {
         char path[32];
-        uint64_t found = 0;
+        struct process_stat found;
         (void)snprintf(path, sizeof path, "/proc/%u/stat", pid);
         /* hidepid, or /proc of another namespace: not ours to judge */
-        if (!read_start_time(path, &found))
-            life = HV_OS_LIFE_UNKNOWN;
-        else if (found != start_time)
+        if (!read_process_stat(path, &found))
+            life = start_time == 0 ? HV_OS_ALIVE : HV_OS_LIFE_UNKNOWN;
+        else if (found.ended || (start_time != 0 && found.start_time != start_time))
             life = HV_OS_DEAD;
     }
     errno = saved;

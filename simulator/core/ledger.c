@@ -78,11 +78,25 @@ static uint64_t free_bytes(const struct sim_gpu *gpu, const struct sim_gpu_insta
     return taken >= gpu->info.memory_total_bytes ? 0 : gpu->info.memory_total_bytes - taken;
 }
 
+/* Lock held. */
+static int raises_group_peak(const struct sim_machine *machine, uint32_t index, uint32_t row, uint64_t bytes)
+{
+    uint32_t group = machine->processes[row].group;
+    return group < SIM_MAX_GROUPS && machine->groups[group].gpu[index].bytes + bytes > machine->groups[group].gpu[index].peak_bytes;
+}
+
 static int charge(struct sim_machine *machine, uint32_t index, uint32_t row, uint64_t bytes, uint32_t contexts)
 {
+    int buried = 0;
     for (int attempt = 0;; attempt++) {
         sim_enter_gpu(machine, index);
         struct sim_gpu *gpu = &machine->gpu[index];
+        if (!buried && raises_group_peak(machine, index, row, bytes)) { /* the dead hold nothing and are no part of a peak */
+            sim_unlock_gpu(machine, index);
+            buried = 1;
+            sim_machine_reap(machine);
+            sim_enter_gpu(machine, index);
+        }
         int status = SIM_OK;
         if (gpu->lost || gpu->vanished)
             status = SIM_GPU_GONE;
