@@ -110,6 +110,16 @@ LIBRARIES = (
         )
         for branch in (535, 550, 580)
     ),
+    # A runtime for tests, in a folder of its own: no program meets it unless a test names it.
+    Library(
+        output="runtime/libcudart.so.13",
+        sources=("simulator/cudart/*.c",),
+        include=("simulator/cudart", "simulator/cudart/queries", "simulator/cuda"),
+        depends=("simulator/cudart/*.h", "simulator/cudart/queries/*.def", "simulator/cuda/cuda_abi.h"),
+        soname="libcudart.so.13",
+        version_script="simulator/cudart/cudart.map",
+        link=("-Wl,-z,defs", "-ldl"),
+    ),
     Library(
         output="noop/libcuda.so.1",
         sources=("simulator/noop/*.c",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import subprocess
@@ -31,9 +30,9 @@ pytestmark = pytest.mark.clients
 def recorded() -> list[tuple[str, int, int]]:
     """What real runtimes and libraries were seen to ask."""
     asked = set()
-    for path in sorted(QUERIES.glob("*.csv")):
-        with path.open() as file:
-            asked |= {(row["name"], int(row["version"]), int(row["flags"])) for row in csv.DictReader(file)}
+    for path in sorted(QUERIES.glob("*.def")):
+        for name, version, flags in re.findall(r'^QUERY\("(\w*)", (\d+), (\d+)\)', path.read_text(), re.MULTILINE):
+            asked.add((name, int(version), int(flags)))
     return sorted(asked)
 
 
