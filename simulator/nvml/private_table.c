@@ -13,7 +13,7 @@
 #include "library.h"
 
 #define PLACES 256u
-enum place { PLACE_HANDLE_BY_INDEX = 81, PLACE_COMPUTE = 213, PLACE_GRAPHICS = 214, PLACE_MPS = 215, PLACE_HOST_PCIE_GENERATION = 230 };
+enum place { PLACE_MONITORING = 72, PLACE_HANDLE_BY_INDEX = 81, PLACE_COMPUTE = 213, PLACE_GRAPHICS = 214, PLACE_MPS = 215, PLACE_HOST_PCIE_GENERATION = 230 };
 
 typedef struct {
     unsigned pid;
@@ -84,14 +84,25 @@ static nvmlReturn_t host_generation(nvmlDevice_t device, unsigned *out)
     return give_u32(&call, out, reading.info.pcie_gen_max);
 }
 
-/* A place whose meaning is not known: zero for who asks about a GPU, success for everybody; but who names a part of
- * a GPU by number (place 165, for the links of POWER machines) has his result elsewhere, and there is no such part. */
+/* Whether the GPU can be watched at all: with a zero here `nvidia-smi dmon` refuses it. */
+static nvmlReturn_t monitoring(nvmlDevice_t device, unsigned *out)
+{
+    struct nvml_call call __attribute__((cleanup(call_leave))) = {.name = "nvmlDeviceGetHandleByIndex_v2", .gpu = -1, .compute = SIM_NONE};
+    if (call_enter_device(&call, device) != NVML_SUCCESS)
+        return call.result;
+    REQUIRE(call, out != NULL);
+    *out = 1;
+    return call_end(&call, NVML_SUCCESS);
+}
+
+/* A place whose meaning is not known: zero for who asks about a GPU, success for everybody; but where the second
+ * argument is a number and no place (165: a link of POWER machines; 145: a time, from `pmon`), there is no answer. */
 static nvmlReturn_t unknown(void *first, void *second)
 {
-    const uintptr_t lowest_address = 4096;
+    const uintptr_t lowest_address = 4096, highest_address = (uintptr_t)1 << 47;
     if (handle_row(first) < 0 || second == NULL)
         return NVML_SUCCESS;
-    if ((uintptr_t)second < lowest_address)
+    if ((uintptr_t)second < lowest_address || (uintptr_t)second >= highest_address)
         return NVML_ERROR_NOT_SUPPORTED;
     memset(second, 0, sizeof(unsigned));
     return NVML_SUCCESS;
@@ -112,6 +123,7 @@ static void fill(void)
     table[0] = (void *)(uintptr_t)sizeof table;
     for (unsigned place = 1; place < PLACES; place++)
         table[place] = WORD(unknown);
+    table[PLACE_MONITORING] = WORD(monitoring);
     table[PLACE_HANDLE_BY_INDEX] = WORD(handle_by_index);
     table[PLACE_COMPUTE] = WORD(compute_processes);
     table[PLACE_GRAPHICS] = WORD(graphics_processes);

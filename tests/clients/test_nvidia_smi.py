@@ -98,6 +98,17 @@ def test_a_client_of_the_driver_api_is_seen(smi: Path, node) -> None:
         assert re.search(rf"\|\s+1\s+N/A\s+N/A\s+{client.pid}\s.*load\s+1524MiB \|", text)
 
 
+def test_monitors_of_devices_and_processes(smi: Path, node) -> None:
+    with load(node.path, "--device=1", "--kernel-us=500", f"--hold={GIB}", "--seconds=300") as client:
+        deadline = time.monotonic() + SECONDS
+        while not any(process["gpus"].get("1", {}).get("bytes") for process in node.show()["processes"]):
+            assert time.monotonic() < deadline, "never came"
+        devices = shown(node.path, smi, "dmon", "-c", "1")
+        assert [line.split()[0] for line in devices.splitlines() if not line.startswith("#")] == ["0", "1"]
+        processes = shown(node.path, smi, "pmon", "-c", "1", "-i", "1")
+        assert re.search(rf"^\s+1\s+{client.pid}\s+C\s.*\bload\b", processes, re.MULTILINE)
+
+
 def test_everything_as_text_and_as_xml(smi: Path, node) -> None:
     text = shown(node.path, smi, "-q")
     gpus = node.show()["gpus"]

@@ -62,9 +62,14 @@ def test_the_simulated_machine_answers_as_the_real_one(real: dict[str, dict[str,
     if model is None:
         pytest.skip(f"there is no simulated {name}; there are {', '.join(model_names())}")
     cuda, count = (real[each]["value"][0] for each in ("nvmlSystemGetCudaDriverVersion_v2", "nvmlDeviceGetCount_v2"))
-    yaml = f'version: 1\ndriver: {{version: "{driver}", cuda: {cuda}}}\ngpus: [{{count: {count}, profile: {model}}}]\n'
+    yaml = (
+        f'version: 1\ndriver: {{version: "{driver}", cuda: {cuda}}}\nclock: {{mode: virtual}}\n'
+        f"gpus: [{{count: {count}, profile: {model}}}]\n"
+    )
     path = tmp_path / "machine"
     machines.create(path, parse_machine(yaml, "the same machine", profile=model))
+    with machines.opened(path) as machine:
+        machine.step(10**9)  # there are samples
     found = nvml_probes.differences(answers(environment(path)), real)
     REPORTS.mkdir(parents=True, exist_ok=True)
     report = REPORTS / f"nvml-{model}.json"
