@@ -52,6 +52,7 @@ class Index(msgspec.Struct, kw_only=True):
     links: dict[str, str] = {}
     listings: dict[str, list[str]] = {}
     unreadable: dict[str, str] = {}
+    heads: dict[str, bytes] = {}
 
 
 @dataclass(slots=True)
@@ -102,6 +103,20 @@ class Root:
         if self._recording is not None and found is not None:
             self._recording.texts[full] = found
         return found
+
+    def head(self, name: str, count: int) -> bytes:
+        """The first bytes of a plain file; empty where there is none. Raises UnreadableError.
+
+        Of a running program (/proc/PID/exe) the kernel's own link is followed: it leads to the file that runs, which
+        may have no name any more. A bundle keeps the bytes in its index.
+        """
+        full = self._prefix + name
+        known = self._index.heads.get(full)
+        if known is None:
+            known = self._head(name, count)
+        if self._recording is not None and known:
+            self._recording.index.heads[full] = known
+        return known
 
     def word(self, name: str) -> str:
         """Text without blanks around it; "" where there is none."""
@@ -196,6 +211,21 @@ class Root:
             _require_missing(name, error)
             return None
         return data.decode("utf-8", "replace")
+
+    def _head(self, name: str, count: int) -> bytes:
+        try:
+            running = self.live and not self._prefix and name.startswith("/proc/") and name.endswith("/exe")
+            place = os.open(name, os.O_RDONLY | os.O_CLOEXEC) if running else self._open(name)
+            try:
+                if not stat.S_ISREG(os.fstat(place).st_mode):
+                    return b""
+                with Path(f"/proc/self/fd/{place}").open("rb") as file:
+                    return file.read(count)
+            finally:
+                os.close(place)
+        except OSError as error:
+            _require_missing(name, error)
+            return b""
 
     def _listing(self, directory: str) -> list[str]:
         try:

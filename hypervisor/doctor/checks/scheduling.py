@@ -15,6 +15,7 @@ from hypervisor.doctor.subject import NodeSubject
 
 _NO_NODE = "there is no Node object to look at; give one with --kubernetes DIR"
 # Taints that the cluster sets by itself and takes away again.
+_CORDONED = "node.kubernetes.io/unschedulable"
 _PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
@@ -29,9 +30,10 @@ def cordoned(subject: NodeSubject) -> Outcome:
     node = this_node(subject)
     if node is None:
         return not_applicable(_NO_NODE)
-    if part(node, "spec", "unschedulable"):
+    tainted = any(each.get("key") == _CORDONED for each in part(node, "spec", "taints") or ())
+    if part(node, "spec", "unschedulable") or tainted:
         return warned(
-            ["spec.unschedulable is true"],
+            [f"taint {_CORDONED}" if tainted else "spec.unschedulable is true"],
             "the node is cordoned: no new Pod is placed on it",
             "kubectl uncordon NODE, when the reason for it is gone",
         )
