@@ -12,10 +12,15 @@ from hypervisor.doctor.checks import (
     faults,
     kubelet,
     memory,
+    pod_limits,
+    pod_object,
+    pod_runtime,
     runtime,
     scheduling,
 )
+from hypervisor.doctor.pod_subject import PodSubject
 from hypervisor.doctor.subject import NodeSubject
+from hypervisor.doctor.symptoms import SYMPTOMS, as_check
 
 NODE_CHECKS: tuple[Check[NodeSubject], ...] = (
     *bus.CHECKS,
@@ -29,4 +34,17 @@ NODE_CHECKS: tuple[Check[NodeSubject], ...] = (
     *memory.SCHEDULING_CHECKS,
     *runtime.CHECKS,
     *cuda_version.CHECKS,
+)
+
+_STAGES = ("allocatable", "scheduling", "runtime", "workload")
+POD_CHECKS: tuple[Check[PodSubject], ...] = tuple(
+    sorted(
+        (
+            *pod_object.CHECKS,
+            *pod_limits.CHECKS,
+            *pod_runtime.CHECKS,
+            *(as_check(symptom) for symptom in SYMPTOMS),
+        ),
+        key=lambda each: _STAGES.index(each.stage.value),  # stable: within a stage the order is the one above
+    )
 )
