@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,29 +64,38 @@ def node(
     pod: str | None,
 ) -> None:
     """Examine this node, with or without a daemon."""
-    from hypervisor.cli.doctor_source import facts_of_node, open_root
-    from hypervisor.cli.doctor_subject import objects_from, requirement
-    from hypervisor.doctor.check import examine, gate_failures
+    from hypervisor.cli.doctor_subject import node_subject, requirement
+    from hypervisor.doctor.check import gate_failures
     from hypervisor.doctor.checks import NODE_CHECKS
-    from hypervisor.doctor.subject import NodeSubject
+    from hypervisor.doctor.diagnose import diagnose_node
 
-    files = open_root(root)
-    facts, why = facts_of_node(files, server)
-    subject = NodeSubject(
-        root=files,
-        facts=facts,
-        facts_absent=why,
-        objects=objects_from(files, kubernetes),
-        requirement=requirement(files, cuda=cuda, image=image, pod=pod),
-        now=time.time(),
-    )
-    diagnosis = examine(NODE_CHECKS, subject, name=f"node {facts.name}" if facts and facts.name else "node")
+    subject = node_subject(root, server=server, kubernetes=kubernetes)
+    subject = replace(subject, requirement=requirement(subject.root, cuda=cuda, image=image, pod=pod))
+    diagnosis = diagnose_node(subject)
     _show(diagnosis, output)
     if gate:
         refused = gate_failures(NODE_CHECKS, diagnosis)
         if refused:
             raise CommandError(f"the node does not pass the gate: {', '.join(each.check_id for each in refused)}")
     elif diagnosis.first_broken:
+        raise SystemExit(EXIT_FAILED)
+
+
+@doctor.command("pod")
+@click.argument("name", metavar="NAMESPACE/NAME")
+@root_option
+@server_option
+@kubernetes_option
+@output_option
+def pod_command(*, name: str, root: Path, server: str | None, kubernetes: Path | None, output: str) -> None:
+    """Examine one Pod on its node: was it injected, placed, handed its devices, and is its limit in force?"""
+    from hypervisor.cli.doctor_subject import node_subject, pod_name
+    from hypervisor.doctor.diagnose import diagnose_pod
+
+    namespace, pod = pod_name(name)
+    diagnosis = diagnose_pod(node_subject(root, server=server, kubernetes=kubernetes), namespace, pod)
+    _show(diagnosis, output)
+    if diagnosis.first_broken:
         raise SystemExit(EXIT_FAILED)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,19 @@ if TYPE_CHECKING:
     from hypervisor.doctor.cuda import CudaRequirement
     from hypervisor.doctor.kubernetes import Objects
     from hypervisor.doctor.root import Root
+    from hypervisor.doctor.subject import NodeSubject
+
+
+def node_subject(root: Path, *, server: str | None, kubernetes: Path | None) -> NodeSubject:
+    """The node that a root, or this machine, is, with what can be learned of it."""
+    from hypervisor.cli.doctor_source import facts_of_node, open_root
+    from hypervisor.doctor.subject import NodeSubject
+
+    files = open_root(root)
+    facts, why = facts_of_node(files, server)
+    return NodeSubject(
+        root=files, facts=facts, facts_absent=why, objects=objects_from(files, kubernetes), now=time.time()
+    )
 
 
 def objects_from(root: Root, directory: Path | None) -> Objects:

@@ -37,6 +37,12 @@ def gpus(root: Root) -> tuple[PciGpu, ...]:
     return tuple(found)
 
 
+def kernel_address(bus_id: str) -> str:
+    """NVML's 00000000:3B:00.0 as the kernel writes it: 0000:3b:00.0."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{domain[-4:]}:{rest}" if rest else ""
+
+
 def base_address_problem(root: Root, gpu: PciGpu) -> str:
     """What is wrong with the memory windows of a card; "" when nothing is.
 

@@ -28,7 +28,8 @@ class Platform(Enum):
 class NodeSubject:
     """A node. facts is None when nobody could be asked, and facts_absent says why.
 
-    now is wall time in seconds; requirement is a CUDA version that the node must be able to run.
+    now is wall time in seconds; requirement is a CUDA version that the node must be able to run; only_uuid narrows the
+    view to one card of the node.
     """
 
     root: Root
@@ -38,6 +39,7 @@ class NodeSubject:
     requirement: CudaRequirement | None = None
     now: float = 0.0
     http_port: int = 8001
+    only_uuid: str = ""
 
     @functools.cached_property
     def platform(self) -> Platform:
@@ -55,12 +57,24 @@ class NodeSubject:
     @functools.cached_property
     def gpus_on_bus(self) -> tuple[pci.PciGpu, ...]:
         """NVIDIA GPUs by the kernel."""
-        return pci.gpus(self.root)
+        found = pci.gpus(self.root)
+        return tuple(gpu for gpu in found if gpu.address == self._only_address) if self.only_uuid else found
 
     @functools.cached_property
     def kernel_log(self) -> tuple[str, ...] | None:
         """Lines of the kernel's log; None where there is none. Raises UnreadableError."""
-        return self.root.kernel_log()
+        lines = self.root.kernel_log()
+        if lines is None or not self.only_uuid:
+            return lines
+        slot = self._only_address.partition(".")[0]
+        return tuple(line for line in lines if slot in line)
+
+    @property
+    def _only_address(self) -> str:
+        """PCI address of the one card, as the kernel writes it; "" when that is not known."""
+        every = self.facts.gpus if self.facts is not None else ()
+        bus_id = next((gpu.pci_bus_id for gpu in every if gpu.uuid == self.only_uuid), "")
+        return pci.kernel_address(bus_id)
 
     @functools.cached_property
     def processes(self) -> tuple[process_files.Process, ...]:

@@ -21,6 +21,7 @@ from hypervisor.gpu import open_gpu_reader
 from hypervisor.http import open_listeners
 from hypervisor.node import simulated
 from hypervisor.node.core import NodeCore
+from hypervisor.node.diagnosing import Diagnosing
 from hypervisor.node.identity import begin
 from hypervisor.node.journal import Journal
 from hypervisor.node.lock import locked
@@ -110,7 +111,13 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
         )
         listeners, url = await open_listeners(settings.http_listen, settings.http_port, holder=tcp_port_holder)
         server = await stack.enter_async_context(
-            open_node_server(settings, snapshot=node.snapshot(), commands=node.commands, events=journal)
+            open_node_server(
+                settings,
+                snapshot=node.snapshot(),
+                commands=node.commands,
+                events=journal,
+                diagnose=Diagnosing(node.snapshot, journal, http_port=settings.http_port).diagnose,
+            )
         )
         stack.callback(node.state.subscribe(server.publish))
         node.add_feed("rpc", server)

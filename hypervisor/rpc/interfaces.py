@@ -10,6 +10,7 @@ from hypervisor.model import (
     AllocationSpec,
     AttachedProcess,
     DeviceRequest,
+    Diagnosis,
     Event,
     ProcessOnGpu,
     Revision,
@@ -39,6 +40,14 @@ class NodeCommands(Protocol):
 
     async def attach_gpu(self, uuid: str) -> None:
         """Take a detached card back."""
+        ...
+
+
+class Diagnose(Protocol):
+    """Runs the doctor's checks; awaited in trio, which goes on meanwhile."""
+
+    async def __call__(self, subject: str) -> Diagnosis:
+        """subject: "" for the node, "pod/NAMESPACE/NAME" or "gpu/UUID". Raises Refusal for any other."""
         ...
 
 

@@ -16,7 +16,7 @@ from hypervisor.rpc.address import TcpAddress, UnixAddress
 from hypervisor.rpc.asyncio_host import AsyncioHost, HostClosing, open_asyncio_host
 from hypervisor.rpc.channel_options import SERVER_OPTIONS
 from hypervisor.rpc.event_feed import EventFeed
-from hypervisor.rpc.interfaces import EventSource, NodeCommands
+from hypervisor.rpc.interfaces import Diagnose, EventSource, NodeCommands
 from hypervisor.rpc.listening import (
     READ_MODE,
     ListenError,
@@ -98,12 +98,14 @@ async def open_node_server(
     snapshot: NodeSnapshot,
     commands: NodeCommands,
     events: EventSource,
+    diagnose: Diagnose | None = None,
     host: AsyncioHost | None = None,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
 ) -> AsyncIterator[NodeServer]:
     """Serve the API for as long as the block runs.
 
-    host is the asyncio loop to serve on; without one the server has its own, which NodeServer.host lends to others.
+    diagnose runs the doctor; without it that call is refused. host is the asyncio loop to serve on; without one the
+    server has its own, which NodeServer.host lends to others.
     Raises ListenError before anything is served. Leaving the block, by cancellation too, ends all streams and takes
     less than a second. When the loop fails, the block is cancelled and the loop's exception raised.
     """
@@ -114,7 +116,7 @@ async def open_node_server(
         event_feed = EventFeed(host, events)
         stack.callback(event_feed.subscribe())
         server = NodeServer(host, snapshot, event_feed)
-        running = await host.call(_start, server, places, commands, heartbeat_seconds)
+        running = await host.call(_start, server, places, commands, diagnose, heartbeat_seconds)
         try:
             yield server
         finally:
@@ -170,7 +172,13 @@ class _Running:
             remove_socket(address, inode)
 
 
-async def _start(server: NodeServer, places: _Places, commands: NodeCommands, heartbeat_seconds: float) -> _Running:
+async def _start(
+    server: NodeServer,
+    places: _Places,
+    commands: NodeCommands,
+    diagnose: Diagnose | None,
+    heartbeat_seconds: float,
+) -> _Running:
     """On the loop: bind everything, then serve. What was bound is let go of when something can't be."""
     node_feed = NodeFeed(server.latest, heartbeat_seconds=heartbeat_seconds)
     server._node_feed = node_feed  # noqa: SLF001 - one unit with the class
@@ -183,6 +191,7 @@ async def _start(server: NodeServer, places: _Places, commands: NodeCommands, he
                 node_feed=node_feed,
                 event_feed=server._event_feed,  # noqa: SLF001
                 commands=commands,
+                diagnose=diagnose,
                 host=server.host,
                 calls=server._calls,  # noqa: SLF001
                 admin_address=admin_address,

@@ -24,7 +24,7 @@ from hypervisor.rpc.convert.enums import EVENT_TYPES
 from hypervisor.rpc.convert.requests import gpu_name, invalid, plain_text, revision_from_proto
 from hypervisor.rpc.event_feed import EventFeed, EventFilter
 from hypervisor.rpc.holder import process_command
-from hypervisor.rpc.interfaces import NodeCommands
+from hypervisor.rpc.interfaces import Diagnose, NodeCommands
 from hypervisor.rpc.node_feed import NodeFeed
 from hypervisor.rpc.pages import Pages, decode_token, encode_token, page_size
 from hypervisor.rpc.recent import RecentMessages
@@ -34,6 +34,7 @@ from hypervisor.v1 import types_pb2
 
 Message = TypeVar("Message")
 MAX_REASON = 253
+MAX_SUBJECT = 512  # pod/, a namespace and a name, of at most 253 characters each
 
 
 class NodeService:
@@ -46,6 +47,7 @@ class NodeService:
         node_feed: NodeFeed,
         event_feed: EventFeed,
         commands: NodeCommands,
+        diagnose: Diagnose | None,
         host: AsyncioHost,
         calls: CallCounter,
         admin_address: str | None,
@@ -55,6 +57,7 @@ class NodeService:
         self._node_feed = node_feed
         self._event_feed = event_feed
         self._commands = commands
+        self._diagnose = diagnose
         self._host = host
         self._admin_address = admin_address
         self._pages = Pages()
@@ -198,7 +201,10 @@ class NodeService:
 
     @unary
     async def Diagnose(self, request: pb.DiagnoseRequest) -> pb.DiagnoseResponse:
-        raise _not_in_this_version("diagnoses")
+        if self._diagnose is None:
+            raise _not_in_this_version("diagnoses")
+        subject = plain_text(request.subject, "subject", MAX_SUBJECT)
+        return convert.diagnosis_to_proto(await self._host.call_trio(self._diagnose, subject))
 
     @unary
     async def DetachGpu(self, request: pb.DetachGpuRequest) -> pb.DetachGpuResponse:

@@ -36,6 +36,16 @@ NODE_CHECKS: tuple[Check[NodeSubject], ...] = (
     *cuda_version.CHECKS,
 )
 
+# What can be asked of one card alone.
+GPU_CHECKS: tuple[Check[NodeSubject], ...] = (
+    *bus.CHECKS,
+    devices.health,
+    *faults.CARD_CHECKS,
+    daemon.model_known,
+    daemon.foreign_use,
+    *memory.CHECKS,
+)
+
 _STAGES = ("allocatable", "scheduling", "runtime", "workload")
 POD_CHECKS: tuple[Check[PodSubject], ...] = tuple(
     sorted(

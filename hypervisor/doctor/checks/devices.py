@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hypervisor.doctor import pci
 from hypervisor.doctor.check import Outcome, Stage, check, failed, not_applicable, passed, warned
 from hypervisor.doctor.checks.bus import PRESENT, elsewhere
 from hypervisor.doctor.checks.driver import MODULE, NVML
@@ -166,7 +167,7 @@ def count(subject: NodeSubject) -> Outcome:
     missing = [f"{address} is on the bus and not in {_INFORMATION}" for address in sorted(ours - driver)]
     gone = [f"{address} is known to the driver and not on the bus" for address in sorted(driver - _on_bus(subject))]
     if subject.facts is not None and not missing:
-        told = {_address(gpu.pci_bus_id) for gpu in subject.facts.gpus if gpu.pci_bus_id}
+        told = {pci.kernel_address(gpu.pci_bus_id) for gpu in subject.facts.gpus if gpu.pci_bus_id}
         missing += [f"{address} is on the bus and not in NVML's list" for address in sorted(ours - told)]
     if not missing and not gone:
         return passed(f"{len(ours)} cards on the bus, and as many by the driver")
@@ -241,12 +242,6 @@ def hang(subject: NodeSubject) -> Outcome:
 
 def _on_bus(subject: NodeSubject) -> set[str]:
     return {gpu.address for gpu in subject.gpus_on_bus}
-
-
-def _address(bus_id: str) -> str:
-    """NVML's 00000000:3B:00.0 as the kernel writes it."""
-    domain, _, rest = bus_id.lower().partition(":")
-    return f"{domain[-4:]}:{rest}"
 
 
 def _minors(subject: NodeSubject) -> list[int]:

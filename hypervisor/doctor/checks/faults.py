@@ -83,4 +83,5 @@ def nvswitch(subject: NodeSubject) -> Outcome:
     )
 
 
-CHECKS = (xid, fallen_off_bus, nvswitch)
+CARD_CHECKS = (xid, fallen_off_bus)
+CHECKS = (*CARD_CHECKS, nvswitch)

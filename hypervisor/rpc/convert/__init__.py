@@ -4,6 +4,7 @@ What comes from outside is checked here and nowhere else: the functions named *_
 of the field that is at fault.
 """
 
+from hypervisor.rpc.convert.diagnosis import diagnosis_to_proto
 from hypervisor.rpc.convert.moment import Moment
 from hypervisor.rpc.convert.requests import (
     devices_from_proto,
@@ -27,6 +28,7 @@ __all__ = [
     "Moment",
     "allocation_to_proto",
     "devices_from_proto",
+    "diagnosis_to_proto",
     "event_to_proto",
     "gpu_to_proto",
     "identifier",

@@ -111,7 +111,7 @@ def test_what_later_versions_bring_says_so(settings) -> None:
             for method, request in (
                 (stub.StartWorker, pb.StartWorkerRequest(worker_id="w")),
                 (stub.StopWorker, pb.StopWorkerRequest(worker_id="w")),
-                (stub.Diagnose, pb.DiagnoseRequest()),
+                (stub.Diagnose, pb.DiagnoseRequest()),  # this server was given no doctor
             ):
                 with pytest.raises(grpc.RpcError) as caught:
                     method(request, timeout=DEADLINE)
