@@ -58,6 +58,7 @@ def measure(held: Held, inventory: Inventory, tell: Tell, contexts: ContextSizes
         processes=held.processes,
         enforcement=_enforcement(held, views),
         tampering=held.finding,
+        bypassing_pids=tuple(sorted(held.bypassing)),
     )
     _tell(held, devices, totals, tell)
 

@@ -118,6 +118,30 @@ class ProcessTable:
             pid, seen = found.parent, seen + 1
         return None
 
+    def cgroup_names(self, pid: int, pod_uids: Iterable[str]) -> str | None:
+        """Which of these Pods' cgroups a host process is in; None when it is in none, or when that can't be read."""
+        try:
+            # The systemd driver of cgroups writes underscores for the dashes.
+            path = (self._proc / str(pid) / "cgroup").read_text(errors="replace").replace("_", "-")
+        except OSError:
+            return None
+        return next((uid for uid in pod_uids if f"pod{uid}" in path), None)
+
+    def environment_names(self, pid: int, entries: Iterable[bytes]) -> bytes | None:
+        """Which of these NAME=value entries a host process was started with; None also when that can't be read."""
+        try:
+            environment = (self._proc / str(pid) / "environ").read_bytes().split(b"\0")
+        except OSError:
+            return None
+        return next((entry for entry in entries if entry in environment), None)
+
+    def has_library(self, pid: int, name: str) -> bool | None:
+        """Is a file of this name in the memory of a host process? None when that can't be read."""
+        try:
+            return f"/{name}\n".encode() in (self._proc / str(pid) / "maps").read_bytes()
+        except OSError:
+            return None
+
     def with_environment(self, entries: Iterable[bytes]) -> set[bytes]:
         """Which of these NAME=value entries some living process was started with. What can't be read has none."""
         wanted, found = set(entries), set[bytes]()

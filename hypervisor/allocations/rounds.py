@@ -7,13 +7,14 @@ from collections.abc import Iterable
 
 from hypervisor.allocations.adoption import Ground, bring_contexts_up_to_date
 from hypervisor.allocations.attendance import settle, survey
+from hypervisor.allocations.bypassing import find_bypassing, owner_pids
 from hypervisor.allocations.foreign import foreign_busy, unattributed_pids
 from hypervisor.allocations.hearing import hear
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.measuring import measure
 from hypervisor.allocations.steering import lend_idle_time
 from hypervisor.limits import LimitFileError, new_survey_buffer
-from hypervisor.model import AllocationPhase, EventType, Inventory, OwnerKind
+from hypervisor.model import AllocationPhase, Inventory, OwnerKind
 
 ROUND_SECONDS = 1.0
 # A process that ended a moment ago may still be in the driver's list of the last reading.
@@ -47,7 +48,7 @@ class Rounds:
         self._sequence, self._round_at = inventory.sequence, began
         self._ground.contexts.see(inventory)
         self._attend_all(all_held)
-        self._find_bypassing(all_held, inventory)
+        find_bypassing(all_held, inventory, self._recent, self._ground.table, self._ground.tell)
         self._foreign_busy = foreign_busy(inventory, set(self._recent))
         for held in all_held:
             measure(held, inventory, self._ground.tell, self._ground.contexts)
@@ -89,7 +90,7 @@ class Rounds:
         if self._attended_at <= inventory.observed_at and unattributed_pids(inventory, self._recent):
             self._attend_all(all_held)
         strangers = unattributed_pids(inventory, self._recent)
-        owners = _owner_pids(all_held)
+        owners = owner_pids(all_held)
         ours = set(self._recent) | {
             pid for pid in strangers if owners and self._ground.table.descends_from(pid, owners) is not None
         }
@@ -112,31 +113,6 @@ class Rounds:
                 except LimitFileError as error:
                     held.lose_files(error)
 
-    def _find_bypassing(self, all_held: list[Held], inventory: Inventory) -> None:
-        """Processes of an owner that use a GPU and have not attached: they run without the limiter."""
-        owners = _owner_pids(all_held)
-        found: dict[str, set[int]] = {}
-        for pid in unattributed_pids(inventory, self._recent) if owners else ():
-            owner = self._ground.table.descends_from(pid, owners)
-            if owner is not None:
-                found.setdefault(owners[owner], set()).add(pid)
-        for held in all_held:
-            # Twice in a row: what was read before the last round may have ended since.
-            before, held.unattached = held.unattached, frozenset(found.get(held.allocation.uid, ()))
-            held.bypassing = before & held.unattached
-            for pid in sorted(held.bypassing):
-                mark = f"bypass {pid}"
-                if mark not in held.reported:
-                    held.reported.add(mark)
-                    self._ground.tell.event(
-                        held.reference,
-                        EventType.WARNING,
-                        "LimiterBypassed",
-                        f"process {pid} of '{held.allocation.spec.allocation_id}' uses a GPU without the limiter, so "
-                        "its limits don't bind it",
-                        pid=str(pid),
-                    )
-
     def _has_ended(self, held: Held) -> bool:
         """An allocation ends when it was given up, or lost its owner, and its last process is gone."""
         owner, phase = held.allocation.spec.owner, held.allocation.phase
@@ -154,12 +130,3 @@ class Rounds:
             # Who has not attached yet is refused everything anyway.
             return not held.has_attached(self._ground.table)
         return not held.has_processes(self._ground.table)
-
-
-def _owner_pids(all_held: Iterable[Held]) -> dict[int, str]:
-    """By pid of an owning process, the uid of its allocation."""
-    return {
-        held.allocation.spec.owner.pid: held.allocation.uid
-        for held in all_held
-        if held.allocation.spec.owner.kind is OwnerKind.PROCESS
-    }

@@ -79,5 +79,11 @@ def _whole(families: Families, usage: AllocationUsage, labels: dict[str, str]) -
         "limiter_processes", "Processes of the owner that are attached to its limits", len(usage.processes), **labels
     )
     families.gauge(
+        "limiter_bypassing_processes",
+        "Processes of the owner that use a GPU and are not attached to its limits",
+        len(usage.bypassing_pids),
+        **labels,
+    )
+    families.gauge(
         "limiter_tampering", "1 when the usage file can't be trusted", float(bool(usage.tampering)), **labels
     )

@@ -53,3 +53,4 @@ class AllocationUsage:
     processes: tuple[AttachedProcess, ...]
     enforcement: Enforcement
     tampering: str = ""
+    bypassing_pids: tuple[int, ...] = ()  # on the host: use a GPU and have not attached

@@ -204,3 +204,23 @@ def test_a_command_with_brackets_and_blanks_confuses_nobody(tmp_path: Path) -> N
     stat = ProcessTable(fake_proc(tmp_path / "proc")).stat(os.getpid())
     assert stat is not None
     assert (stat.parent, stat.start_time_ticks, stat.ended) == (1, 77, False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0::/kubepods/burstable/pod11111111-2222-3333-4444-555555555555/cri-containerd-abc",
+        "0::/kubepods.slice/kubepods-pod11111111_2222_3333_4444_555555555555.slice/cri-containerd-abc.scope",
+        "7:cpu:/\n1:name=systemd:/kubepods/pod11111111-2222-3333-4444-555555555555/abc",
+    ],
+)
+def test_the_pod_of_a_process_is_told_by_its_cgroup(tmp_path: Path, line: str) -> None:
+    (tmp_path / "17").mkdir()
+    (tmp_path / "17/cgroup").write_text(f"{line}\n")
+    (tmp_path / "18").mkdir()
+    (tmp_path / "18/cgroup").write_text("0::/user.slice\n")
+    table = ProcessTable(tmp_path)
+    uids = ["99999999-2222-3333-4444-555555555555", "11111111-2222-3333-4444-555555555555"]
+    assert table.cgroup_names(17, uids) == uids[1]
+    assert table.cgroup_names(18, uids) is None
+    assert table.cgroup_names(19, uids) is None

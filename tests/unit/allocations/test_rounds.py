@@ -412,6 +412,24 @@ def test_a_child_of_the_owner_on_a_gpu_without_the_limiter_is_told(node: Node) -
         os.kill(child, signal.SIGKILL)
 
 
+def test_a_process_that_was_started_with_the_limits_and_has_no_library_is_told(node: Node) -> None:
+    """A static program, or one whose preload was emptied: no descendant of an owner, but the environment tells."""
+    allocations = node.start()
+    allocation, _ = allocations.allocate(named("job", request("0", vram=2 * GIB)), inventory(device(0)))
+    variables = {"PATH": "/usr/bin:/bin", "TF_SHM_PATH": allocations.environment(allocation)["TF_SHM_PATH"]}
+    with subprocess.Popen(["sleep", "60"], env=variables) as program:
+        on_gpu = ProcessOnGpu(pid=program.pid, memory_bytes=GIB, busy_ratio=0.5)
+        for sequence in range(2, 5):
+            (usage,) = allocations.step(inventory(device(0, processes=(on_gpu,)), sequence=sequence))
+        assert usage.enforcement is Enforcement.VIOLATED
+        assert usage.bypassing_pids == (program.pid,)
+        (event,) = [event for event in node.events if event.reason == "LimiterBypassed"]
+        assert "does not have the limiter in its memory" in event.message
+        program.kill()
+    (usage,) = allocations.step(inventory(device(0), sequence=5))
+    assert usage.bypassing_pids == ()
+
+
 def test_what_the_limiter_says_is_one_event_a_kind_and_minute(node: Node, sleeper: subprocess.Popen[str]) -> None:
     workload = Workload(node, node.start(), sleeper)
     for sequence in range(1, 5):
