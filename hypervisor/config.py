@@ -91,6 +91,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         _setting("Time after which a reading counts as hung and the reader is restarted", reload=True, ge=1, le=600),
     ] = 10.0
+    health_hold_seconds: Annotated[
+        float,
+        _setting("Time for which a GPU must look well before a fault of it is forgotten", reload=True, ge=0, le=3600),
+    ] = 30.0
     control_interval_seconds: Annotated[
         float, _setting("Time between two steps of the compute control", reload=True, ge=0.02, le=10)
     ] = 0.1
