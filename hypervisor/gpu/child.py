@@ -17,6 +17,7 @@ import msgspec
 
 from hypervisor.gpu import library, survey, wire
 from hypervisor.gpu.codes import SUCCESS, UNINITIALIZED
+from hypervisor.gpu.events import EventWatch
 from hypervisor.gpu.nvml import Nvml, NvmlUnusableError
 
 
@@ -27,6 +28,7 @@ class Reader:
         self._environment = environment
         self._nvml: Nvml | None = None
         self._cards: dict[str, survey.Card] = {}
+        self._watch: EventWatch | None = None
 
     def reply(self, request: wire.Request) -> wire.Reply:
         """The one reply to a request."""
@@ -41,6 +43,10 @@ class Reader:
                 return survey.place(self._nvml, self._cards[slot], self._cards)
             case wire.Read(slot):
                 return survey.read(self._nvml, self._cards[slot])
+            case wire.Health(slot):
+                return self._health(self._nvml, self._cards[slot])
+            case wire.Events():
+                return self._watch.take(self._cards.values()) if self._watch else wire.EventsDone([])
             case wire.Count():
                 return wire.Counted(self._nvml.take_calls())
 
@@ -57,6 +63,13 @@ class Reader:
             library=nvml.path,
             simulated=library.is_simulated(),
         )
+
+    def _health(self, nvml: Nvml, card: survey.Card) -> wire.HealthDone:
+        if self._watch is None:
+            self._watch = EventWatch(nvml)
+        # First the events and then the state: what happens in between is told twice and not never.
+        watched = self._watch.add(card)
+        return survey.health(nvml, card, watched)
 
     def _attach(self, nvml: Nvml, request: wire.Attach) -> wire.Reply:
         handle = nvml.take_handle(index=request.index, bus_id=request.bus_id)

@@ -20,6 +20,9 @@ LIB_RM_VERSION_MISMATCH = 18
 GPU_NOT_FOUND = 28
 UNKNOWN = 999
 
+# A type of event, as NVML numbers them.
+EVENT_XID = 0x8
+
 # Ours, where the driver gave SUCCESS and something that can't be an answer. Negative: NVML will never use them.
 UNREADABLE = -1
 NOT_ASKED = -2

@@ -22,6 +22,8 @@ STRIKES = 2
 QUARANTINE_SECONDS = 30.0
 MOST_QUARANTINE_SECONDS = 600.0
 HOLE_RETRY_SECONDS = 5.0
+# Not a card: the event set, which can hang like a card and must not take the cards with it.
+EVENTS_SLOT = "events"
 FACTS_RETRY_SECONDS = 5.0
 SURVEY_SECONDS = 60.0
 # Codes of a lookup by address: invalid argument, not found, no GPU found.
@@ -228,7 +230,7 @@ class Fleet:
         wall_offset: float,
     ) -> None:
         """A card was read."""
-        self.quarantines.pop(card.slot, None)
+        self.on_answer(card.slot)
         if reply.mig_enabled.value is not None:
             card.other_mode = card.other_mode + 1 if reply.mig_enabled.value != card.mig_enabled else 0
             if card.other_mode >= AGREEING_READINGS:
@@ -266,6 +268,10 @@ class Fleet:
         """A reader waits for an answer about this slot; the next reader leaves it out as long."""
         self.quarantines.setdefault(slot, Quarantine()).until = until
 
+    def on_answer(self, slot: str) -> None:
+        """The slot answered in time: its strikes are forgotten."""
+        self.quarantines.pop(slot, None)
+
     def on_late_answer(self, slot: str, *, now: float) -> None:
         """The answer came after all."""
         quarantine = self.quarantines.get(slot)
@@ -297,6 +303,11 @@ class Fleet:
             card.attached = False
         for uuid, record in self.records.items():
             self.records[uuid] = device.as_stale(record)
+
+    def on_gone(self, card: CardState) -> None:
+        """A card that neither NVML nor the bus knows any more."""
+        for uuid in self.devices_of(card):
+            self.records[uuid] = replace(device.as_stale(self.records[uuid]), health=HealthState.LOST)
 
     def reclaim(self, card: CardState) -> None:
         """A card that was let go of is to be read again: what it was before a reset says nothing of its health."""
@@ -370,8 +381,10 @@ def slot_of(request: wire.Request) -> str | None:
     match request:
         case wire.Attach(index, bus_id):
             return bus_id or _by_index(index or 0)
-        case wire.Survey(slot) | wire.Read(slot):
+        case wire.Survey(slot) | wire.Read(slot) | wire.Health(slot):
             return slot
+        case wire.Events():
+            return EVENTS_SLOT
     return None
 
 

@@ -16,7 +16,15 @@ from typing import Any, TypeVar
 import pynvml
 
 from hypervisor.gpu import library, lists
-from hypervisor.gpu.codes import FUNCTION_NOT_FOUND, NOT_FOUND, SUCCESS, UNREADABLE, ErrorClass, classify
+from hypervisor.gpu.codes import (
+    FUNCTION_NOT_FOUND,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    SUCCESS,
+    UNREADABLE,
+    ErrorClass,
+    classify,
+)
 from hypervisor.gpu.wire import Answer, Call, Memory, Process, Sample
 
 Value = TypeVar("Value")
@@ -26,6 +34,8 @@ AFFINITY_WORDS = 64  # 4096 CPUs
 MOST_MIG_DEVICES = 64  # more than any card has; a count beyond is garbage
 # A sample from further ahead is garbage; believed, its time would hide all samples that come after it.
 A_DAY_US = 86_400_000_000
+# Members of a field value's union, by its type.
+FIELD_MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 FIRST_SAMPLES_US = 2_000_000
 
 
@@ -169,6 +179,33 @@ class Nvml:
 
         return self.ask(device, name, call)
 
+    def four(self, device: Device, name: str) -> Answer[tuple[int, int, int, int]]:
+        """A call that gives four numbers."""
+
+        def call(handle: Any) -> tuple[int, int, int, int]:
+            first, second, third, fourth = getattr(pynvml, name)(handle)
+            return int(first), int(second), int(third), int(fourth)
+
+        return self.ask(device, name, call)
+
+    def length(self, device: Device, name: str, *arguments: int) -> Answer[int]:
+        """How many entries the list has that a call gives."""
+        return self.ask(device, name, lambda handle: len(getattr(pynvml, name)(handle, *arguments)), *arguments)
+
+    def field(self, device: Device, field: int) -> Answer[int]:
+        """A whole number among the field values."""
+
+        def call(handle: Any) -> int:
+            (told,) = pynvml.nvmlDeviceGetFieldValues(handle, [field])
+            if told.nvmlReturn != SUCCESS:
+                raise pynvml.NVMLError(told.nvmlReturn)
+            member = FIELD_MEMBERS.get(told.valueType)
+            if member is None:
+                raise pynvml.NVMLError(UNREADABLE)
+            return int(getattr(told.value, member))
+
+        return self.ask(device, "nvmlDeviceGetFieldValues", call, field)
+
     def text(self, device: Device, name: str) -> Answer[str]:
         """A call that gives a text."""
         return self.ask(device, name, lambda handle: _text(getattr(pynvml, name)(handle)))
@@ -261,6 +298,42 @@ class Nvml:
                 complete = False
         return found, complete
 
+    # ---- events ----
+
+    def make_event_set(self) -> Answer[Any]:
+        """A set that takes events of cards."""
+        return self.ask(self._system, "nvmlEventSetCreate", lambda _: pynvml.nvmlEventSetCreate())
+
+    def free_event_set(self, event_set: Any) -> Answer[None]:
+        """End a set."""
+        return self.ask(self._system, "nvmlEventSetFree", lambda _: pynvml.nvmlEventSetFree(event_set))
+
+    def watch(self, device: Device, event_set: Any, wanted: int) -> Answer[int]:
+        """Deliver those of the wanted events that the card has; the mask of them."""
+        supported = self.ask(
+            device,
+            "nvmlDeviceGetSupportedEventTypes",
+            lambda handle: int(pynvml.nvmlDeviceGetSupportedEventTypes(handle)),
+        )
+        mask = (supported.value or 0) & wanted
+        if not mask:
+            return Answer(None, supported.code or NOT_SUPPORTED)
+
+        def register(handle: Any) -> int:
+            pynvml.nvmlDeviceRegisterEvents(handle, mask, event_set)
+            return mask
+
+        return self.ask(device, "nvmlDeviceRegisterEvents", register)
+
+    def next_event(self, event_set: Any) -> Answer[tuple[int, int, int]]:
+        """An event that has come: the card's handle as a number, type and data; TIMEOUT when there is none."""
+
+        def call(_: Any) -> tuple[int, int, int]:
+            told = pynvml.nvmlEventSetWait_v2(event_set, 0)
+            return handle_number(told.device), int(told.eventType), int(told.eventData)
+
+        return self.ask(self._system, "nvmlEventSetWait_v2", call)
+
     def instance_attributes(self, device: Device) -> Answer[tuple[int, int]]:
         """Multiprocessors and mebibytes of a MIG device."""
 
@@ -337,6 +410,11 @@ class Nvml:
             return answer.value
 
         return self.ask(device, name, raising)
+
+
+def handle_number(handle: Any) -> int:
+    """The pointer that a handle is."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def _mig_device(index: int, handle: Any) -> Any:

@@ -10,6 +10,7 @@ from hypervisor.gpu.codes import words
 from hypervisor.gpu.conditions import ConditionBook, Finding
 from hypervisor.gpu.device import DeviceRecord
 from hypervisor.gpu.fleet import CardState, Fleet
+from hypervisor.gpu.health.monitor import HealthMonitor
 from hypervisor.model.figure import Figure
 from hypervisor.model.health import Condition, HealthCode, HealthState
 from hypervisor.model.inventory import DeviceObservation
@@ -51,16 +52,20 @@ class Observer:
         return self._book.conditions("node", findings, wall_time=wall_time)
 
     def devices(
-        self, fleet: Fleet, *, now: float, wall_time: float, use_known_seconds: float
+        self, fleet: Fleet, health: HealthMonitor, *, now: float, wall_time: float, use_known_seconds: float
     ) -> tuple[DeviceObservation, ...]:
         """Observations of all devices, by index and instance. A use older than use_known_seconds counts as unknown."""
         self._place(fleet.places())
         found = []
         for card in fleet.cards.values():
+            judged = health.health_of(card).state
+            of_health = health.findings(card, fleet)
+            state = _health(fleet, card, fleet.records[card.uuid], judged, now)
+            health.on_state(card, state, _reason(fleet.records[card.uuid], of_health))
             for uuid in fleet.published_of(card):
                 record = fleet.records[uuid]
                 tflops = self._tflops(record, fleet.records[card.uuid], card, now)
-                findings = self._findings(fleet, card, record, tflops, now, use_known_seconds)
+                findings = (*self._findings(fleet, card, record, tflops, now, use_known_seconds), *of_health)
                 found.append(
                     DeviceObservation(
                         identity=record.identity,
@@ -68,7 +73,7 @@ class Observer:
                         vram_bytes=_vram(record, card),
                         readings=device.readings(record),
                         topology=_of_device(self._topologies.get(card.uuid), uuid),
-                        health=_health(card, record),
+                        health=_health(fleet, card, record, judged, now),
                         conditions=self._book.conditions(uuid, findings, wall_time=wall_time),
                     )
                 )
@@ -123,12 +128,26 @@ class Observer:
             yield Finding(HealthCode.MODEL_UNKNOWN, f"{tflops.absent_reason}; add the model to a site catalogue")
 
 
-def _health(card: CardState, record: DeviceRecord) -> HealthState:
+def _health(fleet: Fleet, card: CardState, record: DeviceRecord, judged: HealthState, now: float) -> HealthState:
+    """What is published: a loss before all else, a fault before our not seeing the card, then what it looks like."""
     if card.detached:
         return HealthState.DRAINING
-    if record.health is HealthState.HEALTHY and record.slow_rounds >= DEGRADED_ROUNDS:
-        return HealthState.DEGRADED
-    return record.health
+    if record.health in {HealthState.LOST, HealthState.UNHEALTHY}:
+        return record.health
+    if judged is HealthState.UNHEALTHY:
+        return judged
+    if record.health is not HealthState.HEALTHY:
+        return record.health
+    if fleet.quarantined(card.slot, now=now):
+        return HealthState.BLIND
+    return HealthState.DEGRADED if record.slow_rounds >= DEGRADED_ROUNDS else judged
+
+
+def _reason(record: DeviceRecord, findings: list[Finding]) -> str:
+    """Why a card is in its state, as a label: a code of ours or of NVML."""
+    if record.code:
+        return f"nvml_{record.code}"
+    return findings[0].code.value if findings else ""
 
 
 def _lost(record: DeviceRecord) -> str:

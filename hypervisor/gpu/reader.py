@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,8 @@ from hypervisor.gpu.catalogue import Catalogue
 from hypervisor.gpu.conditions import Finding
 from hypervisor.gpu.failures import UnusableError
 from hypervisor.gpu.fleet import Fleet
+from hypervisor.gpu.health.monitor import HealthMonitor, load_policy
+from hypervisor.gpu.health.occurrence import Occurrence
 from hypervisor.gpu.holders import holders_of
 from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import LingeringProcesses, ReaderGoneError, ReaderHungError, open_reader_process
@@ -36,22 +38,28 @@ LEAST_USE_KNOWN_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def open_gpu_reader(settings: Settings, *, environment: Mapping[str, str]) -> AsyncIterator[GpuReader]:
+async def open_gpu_reader(
+    settings: Settings, *, environment: Mapping[str, str], memory: Path | None = None
+) -> AsyncIterator[GpuReader]:
     """A GpuReader for the length of the block; its child is killed at the end.
 
     environment is the whole environment of the child: what finds libnvidia-ml.so.1 (LD_LIBRARY_PATH,
-    TF_NVML_LIB_PATH), and the simulated machine where there is one. Returns before the first answer of the driver.
+    TF_NVML_LIB_PATH), and the simulated machine where there is one. memory is the file that keeps what stands against
+    cards over a restart; without it that is forgotten. Returns before the first answer of the driver.
     Cancelling the block ends it within about a second, also when the child hangs in the driver.
-    Raises CatalogueError when the site's catalogue can't be used.
+    Raises CatalogueError or PolicyError when the site's catalogue or Xid policy can't be used.
     """
     catalogue = _load_catalogue(settings)
+    health = HealthMonitor(settings, load_policy(settings), started_at=time.monotonic(), memory=memory)
     async with trio.open_nursery() as nursery:
-        reader = GpuReader(settings, catalogue, dict(environment), LingeringProcesses(nursery))
+        reader = GpuReader(settings, catalogue, health, dict(environment), LingeringProcesses(nursery))
         nursery.start_soon(reader._run)  # noqa: SLF001 - factory and class are one module
+        nursery.start_soon(reader._watch_host)  # noqa: SLF001
         try:
             yield reader
         finally:
             nursery.cancel_scope.cancel()
+            health.close()
 
 
 def _load_catalogue(settings: Settings) -> Catalogue:
@@ -65,11 +73,12 @@ class GpuReader:
         self,
         settings: Settings,
         catalogue: Catalogue,
+        health: HealthMonitor,
         environment: Mapping[str, str],
         lingering: LingeringProcesses,
     ) -> None:
         fleet = Fleet(simulated=bool(settings.simulate) or "SIM_MACHINE" in environment)
-        self._known = Known(settings, environment, Observer(catalogue), fleet)
+        self._known = Known(settings, environment, Observer(catalogue), fleet, health)
         self._lingering = lingering
         self._trouble: Finding | None = Finding(HealthCode.STARTING, "the driver has not answered yet")
         self._readers: dict[trio.CancelScope, trio.Event] = {}  # with an event for the end of each
@@ -145,14 +154,27 @@ class GpuReader:
     def reload(self, settings: Settings) -> None:
         """Use other settings from the next round on, and read the site's catalogue anew.
 
-        Raises CatalogueError when that can't be used; then nothing changes.
+        Raises CatalogueError or PolicyError when that can't be used; then nothing changes.
         """
-        self._known.observer.use(_load_catalogue(settings))
+        catalogue, xid_policy = _load_catalogue(settings), load_policy(settings)
+        self._known.observer.use(catalogue)
+        self._known.health.reload(settings, xid_policy)
         self._known.settings = settings
+
+    async def next_occurrences(self) -> tuple[Occurrence, ...]:
+        """What has happened to cards since this was last asked, as soon as there is something. For one consumer.
+
+        Cancelling loses nothing.
+        """
+        return await self._known.health.occurrences.next()
+
+    def attribute_by(self, owner_of: Callable[[int], str]) -> None:
+        """Learn from a function whose program a host pid is, "" when it does not know."""
+        self._known.health.owner_of = owner_of
 
     def statistics(self) -> GpuReaderStatistics:
         """What was counted since the start."""
-        return self._known.counters.copy(lingering=self._lingering.count)
+        return self._known.counters.copy(lingering=self._lingering.count, health=self._known.health.statistics())
 
     # ---- the life of readers ----
 
@@ -175,6 +197,14 @@ class GpuReader:
                 with trio.CancelScope() as self._pause_scope:
                     await trio.sleep(pause)
                 pause = min(pause * 2, MOST_PAUSE_SECONDS)
+
+    async def _watch_host(self) -> None:
+        """Look at the kernel's log and the bus whether or not a reader runs: a driver that hangs hides nothing."""
+        while True:
+            await trio.sleep(self._known.settings.reading_interval_seconds)
+            known = self._known
+            if known.health.look(known.fleet, now=time.monotonic(), wall_time=time.time()):
+                self._publish()
 
     async def _one_reader(self, turn: Turn) -> None:
         """Run one reader until it fails or is to be renewed; the turn says what went wrong, if anything."""
@@ -237,11 +267,15 @@ class GpuReader:
         use_known = max(LEAST_USE_KNOWN_SECONDS, 3 * known.settings.reading_interval_seconds)
         findings = [self._trouble] if self._trouble else []
         findings += failures.of_holes(known.fleet.holes)
+        findings += known.health.node_findings(known.fleet)
+        known.health.settle(known.fleet, now=now)
         return Inventory(
             sequence=self._sequence,
             observed_at=now,
             system=self._system_info(),
-            devices=known.observer.devices(known.fleet, now=now, wall_time=wall_time, use_known_seconds=use_known),
+            devices=known.observer.devices(
+                known.fleet, known.health, now=now, wall_time=wall_time, use_known_seconds=use_known
+            ),
             conditions=known.observer.node_conditions(findings, wall_time=wall_time),
             simulated=known.fleet.simulated,
         )

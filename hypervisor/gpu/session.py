@@ -13,10 +13,12 @@ from hypervisor.config import Settings
 from hypervisor.gpu import failures, wire
 from hypervisor.gpu.conditions import Finding
 from hypervisor.gpu.failures import UnusableError
-from hypervisor.gpu.fleet import SURVEY_SECONDS, Fleet, slot_of
+from hypervisor.gpu.fleet import EVENTS_SLOT, SURVEY_SECONDS, Fleet, slot_of
+from hypervisor.gpu.health.monitor import HealthMonitor
 from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import ReaderGoneError, ReaderHungError, ReaderProcess
 from hypervisor.gpu.statistics import Counters
+from hypervisor.model.health import HealthState
 
 Expected = TypeVar("Expected", bound=wire.Reply)
 
@@ -41,6 +43,7 @@ class Known:
     environment: Mapping[str, str]
     observer: Observer
     fleet: Fleet
+    health: HealthMonitor
     counters: Counters = field(default_factory=Counters)
     opened: wire.Opened | None = None
     renewal_seconds: float = FIRST_RENEWAL_SECONDS
@@ -99,13 +102,28 @@ class Session:
             for uuid in fleet.devices_of(card):
                 counters.add_rejections(fleet.records[uuid].rejections)
             failures.raise_for_library(reply)
+            self._known.health.on_reading(card, reply.devices[0], fleet)
         fleet.finish_round([card.slot for card in cards])
+        await self._look_after_health(begun)
         if fleet.survey_due_at <= begun:
             await self._survey()
         counters.add_calls((await self._ask(wire.Count(), wire.Counted)).calls)
         counters.rounds += 1
         counters.last_round_seconds = time.monotonic() - begun
         self._publish()
+
+    async def _look_after_health(self, begun: float) -> None:
+        """Events first: they say whose state is to be read at once."""
+        fleet, health = self._known.fleet, self._known.health
+        if not fleet.quarantined(EVENTS_SLOT, now=begun):
+            done = await self._ask(wire.Events(), wire.EventsDone, slow=SLOW_SECONDS)
+            fleet.on_answer(EVENTS_SLOT)
+            health.on_events(done, fleet, now=time.monotonic(), wall_time=time.time())
+        for card in fleet.cards_to_read(now=begun):
+            readable = fleet.records[card.uuid].health is HealthState.HEALTHY
+            if readable and health.is_due(card, now=begun):
+                told = await self._ask(wire.Health(card.slot), wire.HealthDone, slow=SLOW_SECONDS)
+                health.on_facts(card, told, fleet, now=time.monotonic())
 
     async def _attach(self, requests: list[wire.Attach], *, slow: float) -> None:
         for request in requests:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hypervisor.gpu import wire
+from hypervisor.gpu.health.monitor import HealthStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class GpuReaderStatistics:
     calls: Mapping[tuple[str, int], int]
     call_seconds: Mapping[str, float]
     rejected_readings: Mapping[str, int]
+    health: HealthStatistics
 
 
 @dataclass(slots=True)
@@ -55,7 +57,7 @@ class Counters:
         for name in names:
             self.rejected[name] = self.rejected.get(name, 0) + 1
 
-    def copy(self, *, lingering: int) -> GpuReaderStatistics:
+    def copy(self, *, lingering: int, health: HealthStatistics) -> GpuReaderStatistics:
         """The counters as they are now."""
         return GpuReaderStatistics(
             child_pid=self.child_pid,
@@ -68,4 +70,5 @@ class Counters:
             calls=dict(self.calls),
             call_seconds=dict(self.call_seconds),
             rejected_readings=dict(self.rejected),
+            health=health,
         )

@@ -16,6 +16,10 @@ CLOCK_MEMORY = 2
 MOST_LINKS = 36
 P2P_READ, P2P_WRITE, P2P_NVLINK = 0, 1, 2
 SCOPE_NODE = 0
+FIELD_RECOVERY_ACTION = 230
+SINGLE_BIT_ERRORS, DOUBLE_BIT_ERROR = 0, 1
+CORRECTED, UNCORRECTED = 0, 1
+VOLATILE, AGGREGATE = 0, 1
 VENDOR = 0x10DE
 # Bounds of what can be true.
 MOST_INDEX, MOST_CORES, MOST_MEGAHERTZ = 4095, 200_000, 10_000
@@ -214,4 +218,34 @@ def _nothing(uuid: str, code: int) -> wire.DeviceReadings:
         clock_event_reasons=Answer(None, code),
         processes=Answer(None, code),
         samples=Answer(None, code),
+    )
+
+
+def health(nvml: Nvml, card: Card, watched: Answer[int]) -> wire.HealthDone:
+    """The card's state of health; its MIG devices have none of their own."""
+    device = card.device
+
+    def ecc(error: int, counter: int) -> Answer[int]:
+        return nvml.number(device, "nvmlDeviceGetTotalEccErrors", error, counter)
+
+    links: list[Answer[bool]] = []
+    for number in range(MOST_LINKS):
+        state = nvml.number(device, "nvmlDeviceGetNvLinkState", number)
+        if state.value is None and classify(state.code) is not ErrorClass.TRANSIENT:
+            break
+        links.append(Answer(state.value == 1) if state.value in (0, 1) else Answer(None, state.code or UNREADABLE))
+    return wire.HealthDone(
+        recovery_action=nvml.field(device, FIELD_RECOVERY_ACTION),
+        remapped_rows=nvml.four(device, "nvmlDeviceGetRemappedRows"),
+        retired_single=nvml.length(device, "nvmlDeviceGetRetiredPages", SINGLE_BIT_ERRORS),
+        retired_double=nvml.length(device, "nvmlDeviceGetRetiredPages", DOUBLE_BIT_ERROR),
+        retire_pending=nvml.number(device, "nvmlDeviceGetRetiredPagesPendingStatus"),
+        ecc_corrected_volatile=ecc(CORRECTED, VOLATILE),
+        ecc_uncorrected_volatile=ecc(UNCORRECTED, VOLATILE),
+        ecc_corrected_aggregate=ecc(CORRECTED, AGGREGATE),
+        ecc_uncorrected_aggregate=ecc(UNCORRECTED, AGGREGATE),
+        unrepairable=nvml.number(device, "nvmlDeviceGetUnrepairableMemoryFlag_v1"),
+        pcie_replays=nvml.number(device, "nvmlDeviceGetPcieReplayCounter"),
+        watched=watched,
+        links=links,
     )

@@ -119,6 +119,14 @@ class DeviceReadings(msgspec.Struct, frozen=True):
     samples: Answer[list[Sample]]
 
 
+class GpuEvent(msgspec.Struct, frozen=True, array_like=True):
+    """An event of a card: kind is NVML's bit, data the Xid where it is one."""
+
+    slot: str
+    kind: int
+    data: int
+
+
 class Call(msgspec.Struct, frozen=True, array_like=True):
     """How often a call gave a code since this was last told, and how long that took together."""
 
@@ -152,6 +160,16 @@ class Read(msgspec.Struct, frozen=True, tag=True):
     """Read an attached GPU and its MIG devices."""
 
     slot: str
+
+
+class Health(msgspec.Struct, frozen=True, tag=True):
+    """Watch the events of an attached GPU, if that is not done yet, and then tell its state of health."""
+
+    slot: str
+
+
+class Events(msgspec.Struct, frozen=True, tag=True):
+    """Tell the events of all watched GPUs since this was last asked. Does not wait for one."""
 
 
 class Count(msgspec.Struct, frozen=True, tag=True):
@@ -212,14 +230,43 @@ class ReadDone(msgspec.Struct, frozen=True, tag=True):
     devices: list[DeviceReadings]
 
 
+class HealthDone(msgspec.Struct, frozen=True, tag=True):
+    """State of health of a card, in NVML's numbers.
+
+    remapped_rows: for corrected and for uncorrected errors, whether one is pending, whether one failed. watched is the
+    mask of event types that are delivered.
+    """
+
+    recovery_action: Answer[int]
+    remapped_rows: Answer[tuple[int, int, int, int]]
+    retired_single: Answer[int]
+    retired_double: Answer[int]
+    retire_pending: Answer[int]
+    ecc_corrected_volatile: Answer[int]
+    ecc_uncorrected_volatile: Answer[int]
+    ecc_corrected_aggregate: Answer[int]
+    ecc_uncorrected_aggregate: Answer[int]
+    unrepairable: Answer[int]
+    pcie_replays: Answer[int]
+    watched: Answer[int]
+    links: list[Answer[bool]]
+
+
+class EventsDone(msgspec.Struct, frozen=True, tag=True):
+    """Events in their order; code is 0, or why none can be had now."""
+
+    events: list[GpuEvent]
+    code: int = 0
+
+
 class Counted(msgspec.Struct, frozen=True, tag=True):
     """Calls by name and code."""
 
     calls: list[Call]
 
 
-Request = Open | Attach | Survey | Read | Count
-Reply = Opened | Failed | Attached | Surveyed | ReadDone | Counted
+Request = Open | Attach | Survey | Read | Health | Events | Count
+Reply = Opened | Failed | Attached | Surveyed | ReadDone | HealthDone | EventsDone | Counted
 
 
 def frame(message: Request | Reply) -> bytes:

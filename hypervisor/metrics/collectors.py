@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client.core import Metric
 
-from hypervisor.metrics import allocation, capacity, driver, feeds, gpu, node
+from hypervisor.metrics import allocation, capacity, driver, feeds, gpu, health, node
 from hypervisor.metrics.view import MetricsView
 
 Collect = Callable[[MetricsView], Iterable[Metric]]
@@ -14,6 +14,7 @@ Collect = Callable[[MetricsView], Iterable[Metric]]
 COLLECTORS: Mapping[str, Collect] = {
     "node": node.collect_node,
     "gpu": gpu.collect,
+    "health": health.collect,
     "capacity": capacity.collect,
     "allocation": allocation.collect,
     "refusals": node.collect_refusals,

@@ -19,6 +19,9 @@ from hypervisor.model import (
     ObjectReference,
 )
 
+_ILL = frozenset({HealthState.UNHEALTHY, HealthState.LOST})
+_WELL = frozenset({HealthState.HEALTHY, HealthState.DEGRADED})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -65,7 +68,7 @@ def _gpu_changes(old: Gpu, new: Gpu) -> Iterator[Change]:
         yield _gpu(
             new,
             EventType.NORMAL if well else EventType.WARNING,
-            "GPUHealthChanged",
+            _reason(old.health, new.health),
             f"from {old.health.value} to {new.health.value}{_because(new)}",
             ("from", old.health.value),
             ("to", new.health.value),
@@ -74,6 +77,13 @@ def _gpu_changes(old: Gpu, new: Gpu) -> Iterator[Change]:
         yield _gpu(new, EventType.WARNING, "GPUGrantsHeld", f"nothing new is granted on this card{_because(new)}")
     elif new.allocatable and not old.allocatable:
         yield _gpu(new, EventType.NORMAL, "GPUGrantsResumed", "shares of this card can be granted again")
+
+
+def _reason(old: HealthState, new: HealthState) -> str:
+    """The two changes that people wait for have names of their own; all others are changes."""
+    if new in _ILL:
+        return "GpuUnhealthy" if old not in _ILL else "GPUHealthChanged"
+    return "GpuRecovered" if old in _ILL and new in _WELL else "GPUHealthChanged"
 
 
 def _gpu(gpu: Gpu, kind: EventType, reason: str, message: str, *fields: tuple[str, str]) -> Change:

@@ -26,6 +26,7 @@ from hypervisor.node.identity import Start
 from hypervisor.node.journal import Journal
 from hypervisor.node.live import Live
 from hypervisor.node.notify import Notifier
+from hypervisor.node.occurrences import Occurrences
 from hypervisor.node.publisher import Publisher
 from hypervisor.node.reporter import Reporter
 from hypervisor.node.revisions import Revisions
@@ -88,6 +89,8 @@ class NodeCore:
             intervals=lambda: self._live.intervals,
             clock=time.monotonic,
         )
+        self.occurrences = Occurrences(reader, self.state, journal.emit)
+        reader.attribute_by(self.occurrences.owner_of)
         self._exposition = Exposition(self._take_view)
         self.http = HttpServer(Routes(self, self._render_metrics).answer)
         self._feeds: dict[str, HasStatistics] = {

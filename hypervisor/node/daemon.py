@@ -98,7 +98,9 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             emit=journal.emit,
         )
         stack.callback(allocations.close)
-        reader = await stack.enter_async_context(open_gpu_reader(settings, environment=environment))
+        reader = await stack.enter_async_context(
+            open_gpu_reader(settings, environment=environment, memory=settings.state_path / "health.json")
+        )
         journal.simulated = reader.inventory.simulated  # also when the machine came with the environment
         node = NodeCore(
             settings,
@@ -143,6 +145,7 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             nursery.start_soon(deadline.guard(node.http.serve), listeners)
             nursery.start_soon(deadline.guard(node.control.run), notifier.alive)
             nursery.start_soon(deadline.guard(node.housekeeping), notifier)
+            nursery.start_soon(deadline.guard(node.occurrences.run))
             if reporter is not None:
                 nursery.start_soon(deadline.guard(reporter.run))
             node.started()

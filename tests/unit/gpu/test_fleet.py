@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hypervisor.config import Settings
 from hypervisor.gpu import wire
 from hypervisor.gpu.catalogue import Catalogue
 from hypervisor.gpu.fleet import Fleet
+from hypervisor.gpu.health import policy
+from hypervisor.gpu.health.monitor import HealthMonitor
 from hypervisor.gpu.judge import AGREEING_READINGS
 from hypervisor.gpu.observe import DEGRADED_ROUNDS, Observer
 from hypervisor.gpu.wire import Answer, DeviceFacts, DeviceReadings, Memory, Process
@@ -65,6 +68,9 @@ class Node:
 
     fleet: Fleet = field(default_factory=Fleet)
     observer: Observer = field(default_factory=lambda: Observer(Catalogue.load()))
+    health: HealthMonitor = field(
+        default_factory=lambda: HealthMonitor(Settings(), policy.load(), started_at=0.0, memory=None)
+    )
     now: float = 100.0
 
     def attach(self, *instances: DeviceFacts, mig_enabled: bool = False, complete: bool = True) -> None:
@@ -78,7 +84,7 @@ class Node:
         self.fleet.on_read(card, reply, bounds=bounds, now=self.now, wall_offset=0.0)
 
     def devices(self) -> tuple[DeviceObservation, ...]:
-        return self.observer.devices(self.fleet, now=self.now, wall_time=self.now, use_known_seconds=5.0)
+        return self.observer.devices(self.fleet, self.health, now=self.now, wall_time=self.now, use_known_seconds=5.0)
 
 
 def codes(device: DeviceObservation) -> set[HealthCode]:

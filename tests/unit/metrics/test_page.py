@@ -15,6 +15,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from hypervisor.gpu import GpuReaderStatistics
+from hypervisor.gpu.health.facts import HealthFacts
+from hypervisor.gpu.health.monitor import HealthStatistics
 from hypervisor.metrics import COLLECTORS, Exposition, MetricsView
 from hypervisor.model import Figure, NodeIdentity, NodeSnapshot, RefusalReason, Revision
 from hypervisor.node.derive import Ratios, derive_gpus
@@ -88,6 +90,30 @@ def view(allocations=(), usages=(), devices=None) -> MetricsView:
                 calls={("nvmlDeviceGetMemoryInfo_v2", 0): 8, ("nvmlDeviceGetMemoryInfo_v2", 15): 1},
                 call_seconds={"nvmlDeviceGetMemoryInfo_v2": 0.5},
                 rejected_readings={"memory": 1},
+                health=HealthStatistics(
+                    xids={(v.uuid(0), 13): 2},
+                    xid_last_at={(v.uuid(0), 13): 1990.0},
+                    transitions={(v.uuid(0), "healthy", "unhealthy", "RecoveryNeeded"): 1},
+                    facts={
+                        v.uuid(0): HealthFacts(
+                            recovery_action=1,
+                            rows_corrected=3,
+                            rows_uncorrected=1,
+                            remap_pending=True,
+                            remap_failed=False,
+                            ecc_corrected_volatile=5,
+                            ecc_uncorrected_aggregate=7,
+                            clock_reasons=0x44,
+                            links_up=(True, False, None),
+                        )
+                    },
+                    log_records=40,
+                    log_failure="/dev/kmsg: Operation not permitted",
+                    memory_failure="",
+                    events_failure=0,
+                    gpus_on_bus=2,
+                    dropped_occurrences=0,
+                ),
             ),
         },
         refusals={RefusalReason.INSUFFICIENT_VRAM: 3},

@@ -160,11 +160,11 @@ def test_cards_that_come_go_and_fall_ill() -> None:
     lost = snapshot(v.device(0, health=HealthState.LOST))
     (change,) = changes(one, lost)
     assert (change.reason, change.regarding.uid, dict(change.fields)) == (
-        "GPUHealthChanged",
+        "GpuUnhealthy",
         v.uuid(0),
         {"from": "healthy", "to": "lost"},
     )
-    assert told(lost, one) == [(EventType.NORMAL, "GPUHealthChanged")]
+    assert told(lost, one) == [(EventType.NORMAL, "GpuRecovered")]
 
 
 def test_held_grants_are_told_with_the_reason() -> None:

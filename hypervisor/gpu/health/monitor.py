@@ -1,0 +1,359 @@
+"""The health of all cards: feeds what was seen into the state machines, and says what follows. In the daemon.
+
+Not for use by several threads. Nothing here talks to the reader or waits; files of the host are read without waiting.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hypervisor.config import Settings
+from hypervisor.gpu import wire
+from hypervisor.gpu.codes import EVENT_XID, ErrorClass, classify
+from hypervisor.gpu.conditions import Finding
+from hypervisor.gpu.fleet import CardState, Fleet
+from hypervisor.gpu.health import facts as card_facts
+from hypervisor.gpu.health import machine, policy
+from hypervisor.gpu.health.facts import NO_FACTS, HealthFacts
+from hypervisor.gpu.health.host import FOREIGN_DRIVERS, BusGpu, Host
+from hypervisor.gpu.health.kernel_log import KernelLog, LogFinding, LogKind
+from hypervisor.gpu.health.machine import CardHealth, Rules, Xid
+from hypervisor.gpu.health.memory import HealthMemory
+from hypervisor.gpu.health.occurrence import Occurrence, OccurrenceKind, Occurrences
+from hypervisor.gpu.health.policy import XidClass
+from hypervisor.model.health import HealthCode, HealthState
+
+# Between two state reads of a card that is well; while something is in doubt, each round reads.
+READ_SECONDS = 5.0
+# Between two looks at the list of the bus, and at the module's version.
+BUS_SECONDS = 5.0
+# An event and a line of the log are about the same error when they come this close to each other.
+SAME_SECONDS = 2.0
+MOST_SERIES = 512  # of Xid numbers by card: the driver could make up any number of them
+QUIET_FACTOR = 20.0  # an Xid must be silent for so many times the hold
+
+
+@dataclass(slots=True)
+class _Card:
+    """What is known of one card."""
+
+    health: CardHealth = field(default_factory=CardHealth)
+    told: HealthFacts = NO_FACTS  # the last read
+    known: HealthFacts = NO_FACTS  # the last of each figure
+    due_at: float = 0.0
+    most_links: int = 0
+    energy: float | None = None
+    state: HealthState = HealthState.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthStatistics:
+    """Counts since the start of the daemon, by UUID; times are wall time in seconds since the epoch.
+
+    facts: what each card last said of itself. log_failure: why the kernel's log can't be read, "" while it can,
+    None where it is not looked at.
+    """
+
+    xids: Mapping[tuple[str, int], int]
+    xid_last_at: Mapping[tuple[str, int], float]
+    transitions: Mapping[tuple[str, str, str, str], int]
+    facts: Mapping[str, HealthFacts]
+    log_records: int
+    log_failure: str | None
+    memory_failure: str
+    events_failure: int
+    gpus_on_bus: int | None
+    dropped_occurrences: int
+
+
+def rules_of(settings: Settings) -> Rules:
+    """How quickly what counts, from the settings."""
+    hold = settings.health_hold_seconds
+    return Rules(hold_seconds=hold, quiet_seconds=QUIET_FACTOR * hold)
+
+
+def load_policy(settings: Settings) -> policy.XidPolicy:
+    """The policy in force. Raises PolicyError."""
+    return policy.load(Path(settings.xid_policy) if settings.xid_policy else None)
+
+
+class HealthMonitor:
+    """Made once; outlives readers. started_at is CLOCK_MONOTONIC: what the log told before it is no news."""
+
+    def __init__(
+        self, settings: Settings, xid_policy: policy.XidPolicy, *, started_at: float, memory: Path | None
+    ) -> None:
+        self.occurrences = Occurrences()
+        # Whose program a host pid is, "" when that is not known; set by who knows.
+        self.owner_of: Callable[[int], str] = _nobody
+        self._started_at = started_at
+        self._rules, self._policy = rules_of(settings), xid_policy
+        self._settings = settings
+        self._host = Host(settings.host_root_path)
+        self._memory = HealthMemory(memory)
+        kept, sequence = self._memory.load()
+        self._cards = {uuid: _Card(health=health) for uuid, health in kept.items()}
+        self._log = KernelLog(self._host.kernel_log, after=sequence)
+        self._early: deque[LogFinding] = deque(maxlen=MOST_SERIES)  # of cards that are not known yet
+        self._recent: deque[tuple[str, int, float, str]] = deque(maxlen=64)
+        self._xids: Counter[tuple[str, int]] = Counter()
+        self._xid_last: dict[tuple[str, int], float] = {}
+        self._transitions: Counter[tuple[str, str, str, str]] = Counter()
+        self._bus: tuple[BusGpu, ...] | None = None
+        self._bus_due_at = 0.0
+        self._events_failure = 0
+
+    def reload(self, settings: Settings, xid_policy: policy.XidPolicy) -> None:
+        """Judge by other settings from now on."""
+        self._settings, self._rules, self._policy = settings, rules_of(settings), xid_policy
+
+    def close(self) -> None:
+        """Let go of files."""
+        self._log.close()
+
+    # ---- what comes from the reader ----
+
+    def is_due(self, card: CardState, *, now: float) -> bool:
+        """Whether the card's state is to be read in this round."""
+        return self._of(card.uuid).due_at <= now
+
+    def on_facts(self, card: CardState, told: wire.HealthDone, fleet: Fleet, *, now: float) -> None:
+        """A state read."""
+        known = self._of(card.uuid)
+        facts = card_facts.facts_of(told)
+        if card_facts.reset_between(known.known, facts):
+            known.health = machine.on_reset(known.health)
+        self._tell_ecc(card, known.known, facts)
+        known.told, known.known = facts, card_facts.merged(known.known, facts)
+        known.most_links = max(known.most_links, facts.links_active)
+        signs = card_facts.signs(facts, most_links=self._most_links(card, fleet))
+        known.health = machine.on_facts(known.health, facts, signs, now=now, rules=self._rules)
+        in_doubt = bool(known.health.standings)
+        known.due_at = now if in_doubt else now + READ_SECONDS
+
+    def on_events(self, done: wire.EventsDone, fleet: Fleet, *, now: float, wall_time: float) -> None:
+        """Events of NVML."""
+        self._events_failure = done.code
+        for event in done.events:
+            card = fleet.cards.get(event.slot)
+            if card is None:
+                continue
+            self._of(card.uuid).due_at = 0.0
+            if event.kind == EVENT_XID and 0 < event.data <= policy.MOST_XID:
+                self._on_xid(card, Xid(number=event.data, at=now), "event", now=now, wall_time=wall_time)
+
+    def on_reading(self, card: CardState, told: wire.DeviceReadings, fleet: Fleet) -> None:
+        """What a reading says besides its figures: why the clocks are low, and whether the card was reset.
+
+        The energy counter falls only when a card was reset.
+        """
+        known = self._of(card.uuid)
+        if told.clock_event_reasons.value is not None:
+            known.known = replace(known.known, clock_reasons=told.clock_event_reasons.value)
+        energy = fleet.records[card.uuid].sensors.energy
+        if energy.value is None or energy.stale:
+            return
+        if known.energy is not None and energy.value < known.energy:
+            known.health = machine.on_reset(known.health)
+        known.energy = energy.value
+
+    # ---- what comes from the host ----
+
+    def look(self, fleet: Fleet, *, now: float, wall_time: float) -> bool:
+        """Read the kernel's log and the bus; True when a card's health may have changed by it."""
+        if not self._sees_host(fleet):
+            return False
+        before = [card.health for card in self._cards.values()]
+        for finding in self._log.read():
+            self._on_log(finding, fleet, now=now, wall_time=wall_time)
+        for finding in [early for early in self._early if early.bus_id in fleet.cards]:
+            self._early.remove(finding)
+            self._on_log(finding, fleet, now=now, wall_time=wall_time)
+        if now >= self._bus_due_at:
+            self._bus_due_at, self._bus = now + BUS_SECONDS, self._host.gpus_on_bus()
+        changed = self._find_gone(fleet)
+        return changed or before != [card.health for card in self._cards.values()]
+
+    def _sees_host(self, fleet: Fleet) -> bool:
+        """A simulated machine has nothing to do with the host's bus and log, unless a root was made for it."""
+        return bool(self._settings.host_root) or not fleet.simulated
+
+    def _on_log(self, finding: LogFinding, fleet: Fleet, *, now: float, wall_time: float) -> None:
+        card = fleet.cards.get(finding.bus_id)
+        if card is None:
+            self._early.append(finding)
+            return
+        at = min(finding.at if finding.at is not None else now, now)
+        known = self._of(card.uuid)
+        known.due_at = 0.0
+        if finding.kind is LogKind.XID:
+            owner = self.owner_of(finding.pid) if finding.pid is not None else ""
+            xid = Xid(number=finding.number, at=at, text=finding.text, owner=owner)
+            self._on_xid(card, xid, "log", now=now, wall_time=wall_time, pid=finding.pid, name=finding.name)
+        elif finding.kind is LogKind.OFF_BUS:
+            self._on_xid(card, Xid(number=79, at=at, text="told without a number"), "log", now=now, wall_time=wall_time)
+        else:
+            text = f"the driver can't start the card: RmInitAdapter failed{finding.text}"
+            known.health = machine.on_pulse(
+                known.health, "init", HealthCode.GPU_UNREADABLE, text.strip(), at=at, sticky=False
+            )
+
+    def _find_gone(self, fleet: Fleet) -> bool:
+        """Cards that neither answer nor are on the bus are gone, and not only out of our sight."""
+        gone = [
+            card
+            for card in fleet.cards.values()
+            if card.bus_id
+            and not card.detached
+            and fleet.records[card.uuid].health not in {HealthState.HEALTHY, HealthState.LOST}
+            and not self._host.on_bus(card.bus_id)
+        ]
+        if not gone or not self._bus:
+            return False  # a bus without any GPU is one that we can't see
+        for card in gone:
+            fleet.on_gone(card)
+        return True
+
+    # ---- what follows ----
+
+    def _on_xid(
+        self,
+        card: CardState,
+        xid: Xid,
+        source: str,
+        *,
+        now: float,
+        wall_time: float,
+        pid: int | None = None,
+        name: str = "",
+    ) -> None:
+        if self._is_told(card.uuid, xid, source):
+            return
+        key = (card.uuid, xid.number)
+        if key in self._xids or len(self._xids) < MOST_SERIES:
+            self._xids[key] += 1
+            self._xid_last[key] = wall_time - (now - xid.at)
+        known = self._of(card.uuid)
+        known.health = machine.on_xid(known.health, xid, self._policy)
+        kind = self._policy.class_of(xid.number)
+        if xid.at < self._started_at:
+            return  # its effect counts; as news it is old
+        by = f" by {name or 'process'} {pid}" if pid is not None else ""
+        self.occurrences.add(
+            Occurrence(
+                kind=OccurrenceKind.XID,
+                gpu_uuid=card.uuid,
+                message=f"{self._policy.meaning(xid.number)}{by}{': ' + xid.text if xid.text else ''}",
+                warning=kind is not XidClass.IGNORE,
+                pid=pid,
+                blames_owner=kind is XidClass.APPLICATION,
+                fields=(("xid", str(xid.number)), ("class", kind.value), ("source", source)),
+            )
+        )
+
+    def _is_told(self, uuid: str, xid: Xid, source: str) -> bool:
+        """Whether the other source has told of it; each tells once of each error."""
+        window = SAME_SECONDS + self._settings.reading_interval_seconds
+        for told in self._recent:
+            if told[:2] == (uuid, xid.number) and told[3] != source and abs(told[2] - xid.at) <= window:
+                self._recent.remove(told)
+                return True
+        self._recent.append((uuid, xid.number, xid.at, source))
+        return False
+
+    def _tell_ecc(self, card: CardState, before: HealthFacts, after: HealthFacts) -> None:
+        old, new = before.ecc_uncorrected_volatile, after.ecc_uncorrected_volatile
+        if old is None or new is None or new <= old:
+            return
+        self.occurrences.add(
+            Occurrence(
+                kind=OccurrenceKind.ECC,
+                gpu_uuid=card.uuid,
+                message=f"{new - old} uncorrectable memory errors, {new} since the last reset",
+                fields=(("new", str(new - old)), ("total", str(new))),
+            )
+        )
+
+    def _most_links(self, card: CardState, fleet: Fleet) -> int:
+        model = fleet.records[card.uuid].identity.model
+        return max(
+            (
+                self._cards[other.uuid].most_links
+                for other in fleet.cards.values()
+                if other.uuid in self._cards and fleet.records[other.uuid].identity.model == model
+            ),
+            default=0,
+        )
+
+    def settle(self, fleet: Fleet, *, now: float) -> None:
+        """Let go what has been good for long enough, and keep the rest over a restart."""
+        for card in fleet.cards.values():
+            known = self._of(card.uuid)
+            works = fleet.records[card.uuid].health is HealthState.HEALTHY and not card.missing
+            known.health = machine.settle(known.health, works=works, now=now, rules=self._rules)
+        self._memory.store({uuid: known.health for uuid, known in self._cards.items()}, self._log.last_sequence)
+
+    def health_of(self, card: CardState) -> CardHealth:
+        """What stands against a card."""
+        return self._of(card.uuid).health
+
+    def findings(self, card: CardState, fleet: Fleet) -> list[Finding]:
+        """The conditions of a card that come from its health."""
+        found = [Finding(each.code, each.text, each.key) for each in self.health_of(card).confirmed]
+        record = fleet.records[card.uuid]
+        blind = record.health is HealthState.BLIND and classify(record.code) in (
+            ErrorClass.VAGUE,
+            ErrorClass.PERMISSION,
+        )
+        if blind and not card.detached and self._sees_host(fleet):
+            denied = self._host.denied_nodes(record.identity.minor)
+            if denied:
+                text = f"{'; '.join(denied)}; the card may be well: give the daemon its device nodes back"
+                found.append(Finding(HealthCode.ACCESS_DENIED, text))
+        return found
+
+    def node_findings(self, fleet: Fleet) -> list[Finding]:
+        """The conditions of the node that come from the host."""
+        if not self._bus or not fleet.cards or not self._sees_host(fleet):
+            return []
+        hidden = [
+            f"{gpu.address} ({gpu.driver or 'no driver'})"
+            for gpu in self._bus
+            if gpu.address not in fleet.cards and gpu.driver not in FOREIGN_DRIVERS
+        ]
+        if not hidden:
+            return []
+        text = f"the PCI bus has {len(self._bus)} GPUs, and the driver does not show {', '.join(hidden)}"
+        return [Finding(HealthCode.GPUS_NOT_SHOWN, f"{text}; see the kernel's log")]
+
+    def on_state(self, card: CardState, state: HealthState, reason: str) -> None:
+        """The state that is published of a card; counts transitions."""
+        known = self._of(card.uuid)
+        if known.state is not state:
+            self._transitions[card.uuid, known.state.value, state.value, reason] += 1
+            known.state = state
+
+    def statistics(self) -> HealthStatistics:
+        """A copy of the counts."""
+        return HealthStatistics(
+            xids=dict(self._xids),
+            xid_last_at=dict(self._xid_last),
+            transitions=dict(self._transitions),
+            facts={uuid: known.known for uuid, known in self._cards.items() if known.known != NO_FACTS},
+            log_records=self._log.records,
+            log_failure=self._log.failure if self._log.tried else None,
+            memory_failure=self._memory.failure,
+            events_failure=self._events_failure,
+            gpus_on_bus=None if self._bus is None else len(self._bus),
+            dropped_occurrences=self.occurrences.dropped,
+        )
+
+    def _of(self, uuid: str) -> _Card:
+        return self._cards.setdefault(uuid, _Card())
+
+
+def _nobody(_: int) -> str:
+    return ""
