@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from buildsupport.native import ROOT
-from tests.integration.limiter.conftest import LIMITER, Pod
+from tests.integration.limiter.conftest import GIB, LIMITER, PREAMBLE, Files, Pod
 
 PROGRAMS = [
     ["/bin/ls", "/"],
@@ -50,3 +57,185 @@ def test_a_program_that_closes_every_descriptor_stays_limited(pod: Pod) -> None:
         tell([alloc(512 * MIB)[0], alloc(768 * MIB)[0]])
     """)
     assert results == [0, 2]
+
+
+LOADING = {"openat", "read", "pread64", "mmap", "mprotect", "close", "newfstatat", "fstat", "munmap", "brk"}
+
+
+def calls(pod: Pod, command: list[str], preload: str) -> tuple[list[str], str]:
+    """The system calls of a program by name, and all of what strace wrote."""
+    done = pod.run(["strace", "-f", "-qq", "-o", "/dev/stderr", *command], LD_PRELOAD="", STRACE_PRELOAD=preload)
+    return re.findall(r"^(?:\d+ +)?(\w+)\(", done.stderr, re.MULTILINE), done.stderr
+
+
+@pytest.mark.parametrize("command", [["/bin/true"], ["/bin/ls", "/"], ["/bin/sh", "-c", "(exit 0); exit 0"]])
+def test_strace_shows_no_difference_beyond_loading(pod: Pod, tmp_path: Path, command: list[str]) -> None:
+    if shutil.which("strace") is None or pod.run(["strace", "-qq", "/bin/true"], limited=False).returncode != 0:
+        pytest.skip("strace is not installed, or nothing may be traced here")
+    source, empty = tmp_path / "empty.c", tmp_path / "libempty_library.so"
+    source.write_text("int hv_empty;\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(empty)], check=True)
+    shell = ["/bin/sh", "-c", f'LD_PRELOAD="$STRACE_PRELOAD" exec {shlex.join(command)}']
+    with_empty, _ = calls(pod, shell, str(empty))
+    with_ours, trace = calls(pod, shell, str(LIMITER))
+
+    def beyond(names: list[str]) -> list[str]:
+        return sorted(name for name in names if name not in LOADING)  # processes take turns as they like
+
+    assert beyond(with_ours) == beyond(with_empty)
+    assert len(with_ours) > 10
+    # Nothing of ours is looked for: the library itself is all that is opened.
+    assert str(pod.files.directory) not in trace.replace(f"TF_SHM_PATH={pod.files.directory}", "")
+    assert "tensor-fusion" not in trace
+
+
+def test_the_driver_may_be_closed_and_opened_again(pod: Pod) -> None:
+    assert pod.ask("""
+        import _ctypes
+        start()
+        first = alloc(512 * MIB)[0]
+        _ctypes.dlclose(cuda._handle)
+        cuda = ctypes.CDLL("libcuda.so.1")
+        tell([first, alloc(768 * MIB)[0], alloc(256 * MIB)[0]])
+    """) == [0, 2, 0]
+
+
+def test_programs_that_a_limited_one_starts_have_no_part_in_it(pod: Pod) -> None:
+    """By vfork and exec, by fork alone, and by exec in place: each process has its own slot or none."""
+    assert pod.ask("""
+        import subprocess
+        start()
+        result, pointer = alloc(300 * MIB)
+        outputs = [subprocess.run(["/bin/echo", "hello"], capture_output=True, text=True) for _ in range(3)]
+        child = os.fork()
+        if child == 0:
+            os.execv("/bin/true", ["true"])
+        status = os.waitpid(child, 0)[1]
+        tell([result, [(done.stdout, done.stderr) for done in outputs], status, memory()[0] // MIB])
+    """) == [0, [["hello\n", ""]] * 3, 0, 724]
+    assert pod.files.show()["live"] == 1
+
+
+def test_a_program_that_replaces_itself_keeps_no_bytes(pod: Pod) -> None:
+    again = "start(); tell([alloc(900 * MIB)[0], memory()[0] // MIB])"
+    source = f"""
+        start()
+        assert alloc(900 * MIB)[0] == 0
+        preamble = {PREAMBLE!r}
+        os.execv(sys.executable, [sys.executable, "-c", preamble + {again!r}])
+    """
+    assert pod.ask(source) == [0, 124]
+
+
+def test_threads_may_be_at_work_when_the_program_ends(pod: Pod) -> None:
+    done = pod.run(
+        pod.program("""
+        context = start()
+        def work():
+            must("cuCtxSetCurrent", context)
+            while True:
+                result, pointer = alloc(MIB)
+                free(pointer)
+        for _ in range(4):
+            threading.Thread(target=work, daemon=True).start()
+        for _ in range(50):
+            alloc(4096)
+        os._exit(5)
+    """)
+    )
+    assert (done.returncode, done.stderr) == (5, "")
+
+
+SECCOMP = """
+        class Filter(ctypes.Structure):
+            _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
+        class Program(ctypes.Structure):
+            _fields_ = [("length", ctypes.c_ushort), ("filters", ctypes.POINTER(Filter))]
+        denied = [28, 62, 24, 186]  # madvise, kill, sched_yield, gettid on x86-64
+        rows = [Filter(0x20, 0, 0, 0)] + [Filter(0x15, len(denied) - i, 0, n) for i, n in enumerate(denied)]
+        rows += [Filter(0x06, 0, 0, 0x7FFF0000), Filter(0x06, 0, 0, 0x00050001)]  # allow; or fail with EPERM
+        libc = ctypes.CDLL(None)
+        program = Program(len(rows), (Filter * len(rows))(*rows))
+        assert libc.prctl(38, 1, 0, 0, 0) == 0
+        assert libc.prctl(22, 2, ctypes.byref(program)) == 0
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter names system calls by their x86-64 numbers")
+def test_system_calls_may_be_forbidden(pod: Pod) -> None:
+    source = SECCOMP + "        start()\n        tell([alloc(512 * MIB)[0], alloc(768 * MIB)[0]])\n"
+    assert pod.ask(source) == [0, 2]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_program_of_another_user_is_limited(pod: Pod, build: Callable[..., Path], limit_files: Path) -> None:
+    """Non-root, as most containers: the files are readable, and the usage writable, by all."""
+    with tempfile.TemporaryDirectory(prefix="limiter-user-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        roads = shutil.copy(build("roads", "roads.c", flags=("-ldl",)), folder)
+        library = shutil.copy(LIMITER, folder)
+        driver = shutil.copytree(LIMITER.parent / "simulator", folder / "driver")
+        limits = folder / "limits"
+        limits.mkdir()
+        files = Files(limits, limit_files, pod.files.uuid)
+        files.make(GIB)
+        (limits / "usage").chmod(0o666)
+        machine = folder / "machine"
+        shutil.copy(pod.machine, machine)
+        machine.chmod(0o666)
+        variables = pod.variables() | {"SIM_MACHINE": str(machine), "LD_LIBRARY_PATH": str(driver)}
+        variables |= {"LD_PRELOAD": str(library), "TF_SHM_PATH": str(limits)}
+        answers = []
+        for more in ({}, {"LD_PRELOAD": ""}):
+            done = subprocess.run(
+                [roads, "dlsym"],
+                env=variables | more,
+                user=65534,
+                group=65534,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            answers.append((done.stdout, done.stderr))
+        assert answers == [("2\n", ""), ("0\n", "")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace")
+@pytest.mark.parametrize("without", ["/proc", "writable root"])
+def test_without_proc_or_a_writable_root_the_limit_holds(pod: Pod, build: Callable[..., Path], without: str) -> None:
+    roads = build("roads", "roads.c", flags=("-ldl",))
+    change = "mount -t tmpfs none /proc" if without == "/proc" else "mount -o remount,bind,ro /usr"
+    before = "" if without == "/proc" else "mount --bind /usr /usr; "
+    script = f"unset LD_PRELOAD; {before}{change} || exit 77; LD_PRELOAD={LIMITER} exec {roads} dlsym"
+    done = pod.run(["unshare", "--mount", "/bin/sh", "-c", script])
+    if done.returncode in (1, 77):
+        pytest.skip(f"a mount namespace can't be made or changed here: {done.stderr.strip()}")
+    assert (done.stdout, done.stderr) == ("2\n", "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace")
+def test_volcano_vgpu_8_an_empty_environment_is_no_way_out(
+    pod: Pod, build: Callable[..., Path], tmp_path: Path
+) -> None:
+    """With /etc/ld.so.preload and the fixed path, as in a container: env -i, and a user who empties LD_PRELOAD."""
+    roads = build("roads", "roads.c", flags=("-ldl",))
+    for folder in ("upper", "work"):
+        (tmp_path / folder).mkdir()
+    keep = f"SIM_MACHINE={pod.machine} LD_LIBRARY_PATH={LIMITER.parent / 'simulator'}"
+    script = f"""
+        unset LD_PRELOAD
+        mount -t overlay overlay -o lowerdir=/etc,upperdir={tmp_path}/upper,workdir={tmp_path}/work /etc || exit 77
+        mount -t tmpfs none /run || exit 77
+        mkdir -p /run/tensor-fusion/shm
+        touch /run/tensor-fusion/shm/shm /run/tensor-fusion/shm/usage
+        mount --bind {pod.files.directory}/shm /run/tensor-fusion/shm/shm || exit 77
+        mount --bind {pod.files.directory}/usage /run/tensor-fusion/shm/usage || exit 77
+        echo {LIMITER} > /etc/ld.so.preload
+        env -i {keep} {roads} dlsym
+        env -i LD_PRELOAD= TF_SHM_PATH=/nowhere {keep} {roads} lookup
+    """
+    done = pod.run(["unshare", "--mount", "/bin/sh", "-c", script])
+    if done.returncode in (1, 77):
+        pytest.skip(f"a mount namespace can't be made or changed here: {done.stderr.strip()}")
+    assert (done.stdout, done.stderr) == ("2\n2\n", "")
