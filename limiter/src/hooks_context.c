@@ -6,6 +6,7 @@
 #include "held.h"
 #include "memory.h"
 #include "messages.h"
+#include "pools.h"
 #include "thread.h"
 
 HV_WRAP(cuInit, (unsigned int flags))
@@ -122,8 +123,11 @@ static void context_is_gone(struct hv_process *process, CUdevice ordinal, bool m
     hv_context_released(process, device);
     uint32_t left = made ? hv_sub_acq_rel_32(&process->made_contexts[device], 1) - 1
                          : hv_load_acquire_32(&process->made_contexts[device]);
-    if (left == 0 && !primary_is_active(ordinal))
-        hv_memory_release(process, device, false, hv_held_purge(process, device));
+    if (left != 0 || primary_is_active(ordinal))
+        return;
+    hv_pending_forget(process, device);
+    hv_memory_release(process, device, false, hv_held_purge(process, device));
+    hv_pools_refresh(process, device);
 }
 
 /* What is to be put back if the driver does not destroy it after all. */
@@ -145,6 +149,7 @@ static void destruction_begin(struct destruction *destruction, CUcontext context
     if (process == NULL)
         return;
     hv_sampler_forget_context(&process->sampler, context);
+    hv_pending_wait(process);
     if (!hv_pointer_take(&process->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, &value))
         return;
     destruction->process = process;
@@ -225,23 +230,35 @@ static CUresult primary_released(CUdevice device, CUresult result)
     return result;
 }
 
+/* What frees in streams wait for is looked at for the last time. */
+static void frees_are_over(void)
+{
+    struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
+    if (process != NULL)
+        hv_pending_wait(process);
+}
+
 HV_WRAP(cuDevicePrimaryCtxRelease, (CUdevice device))
 {
+    frees_are_over();
     return primary_released(device, HV_REAL(cuDevicePrimaryCtxRelease)(device));
 }
 
 HV_WRAP(cuDevicePrimaryCtxRelease_v2, (CUdevice device))
 {
+    frees_are_over();
     return primary_released(device, HV_REAL(cuDevicePrimaryCtxRelease_v2)(device));
 }
 
 HV_WRAP(cuDevicePrimaryCtxReset, (CUdevice device))
 {
+    frees_are_over();
     return primary_released(device, HV_REAL(cuDevicePrimaryCtxReset)(device));
 }
 
 HV_WRAP(cuDevicePrimaryCtxReset_v2, (CUdevice device))
 {
+    frees_are_over();
     return primary_released(device, HV_REAL(cuDevicePrimaryCtxReset_v2)(device));
 }
 

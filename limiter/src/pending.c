@@ -106,3 +106,19 @@ void hv_pending_add(struct hv_process *process, const struct hv_pointer_record *
     while (!enter(process, record, event)) /* so many under way: wait for one, as the stream does */
         hv_pending_wait(process);
 }
+
+void hv_pending_forget(struct hv_process *process, uint32_t device)
+{
+    if (!has_any(process))
+        return;
+    lock(&process->pending.lock);
+    for (uint32_t i = 0; i < HV_PENDING_FREES; i++) {
+        struct hv_pending_free *one = &process->pending.frees[i];
+        if (one->event == NULL || one->device != device)
+            continue;
+        hv_memory_release(process, one->device, false, one->bytes);
+        *one = (struct hv_pending_free){0};
+        process->pending.count--;
+    }
+    unlock(&process->pending.lock);
+}

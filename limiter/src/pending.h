@@ -38,4 +38,8 @@ void hv_pending_settle(struct hv_process *process);
 /* The same, waiting for a while: before a refusal. */
 void hv_pending_wait(struct hv_process *process);
 
+/* The last context of the device is gone, and its events with it: they may not
+ * be looked at any more. Gives back what they stood for. */
+void hv_pending_forget(struct hv_process *process, uint32_t device);
+
 #endif
