@@ -1,4 +1,4 @@
-"""Random histories of a program's memory: after each step the account is what the simulator's ledger says, to the byte."""
+"""Random histories of a program's memory: after each step the account is the simulator's ledger, to the byte."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ CLIENT = """
                                       stream), pointer)
         def physical(size):
             handle, properties = ctypes.c_uint64(), Properties(1, 0, 1, 0)
-            return take("physical", call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(size // (2 * MIB) * 2 * MIB
-                        + 2 * MIB), ctypes.byref(properties), ctypes.c_uint64(0)), handle)
+            whole = ctypes.c_size_t(size // (2 * MIB) * 2 * MIB + 2 * MIB)
+            return take("physical", call("cuMemCreate", ctypes.byref(handle), whole, ctypes.byref(properties),
+                                         ctypes.c_uint64(0)), handle)
         def graph(size):
             made, executable, pointer = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
             must("cuStreamBeginCapture_v2", stream, 2)
