@@ -16,6 +16,7 @@ from hypervisor.model import (
     AllocationUsage,
     AttachedProcess,
     Enforcement,
+    LearnedCost,
     ObjectKind,
     ObjectReference,
     Revision,
@@ -40,6 +41,9 @@ class DeviceMemory:
     lent: float = 0.0  # share on top of the limit, as of the last step
     charged_ns: int | None = None  # at the last step that asked
     active_at: float | None = None  # when a charge was last seen
+    recent_busy: tuple[tuple[float, float], ...] = ()  # (time, busy ratio) of the last readings
+    costs: tuple[LearnedCost, ...] = ()
+    costs_at: float = float("-inf")
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from hypervisor.allocations.contexts import ContextSizes
 from hypervisor.allocations.counters import Counts
 from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.overhead import Overhead
+from hypervisor.allocations.pacing import pacing_of
 from hypervisor.allocations.steering import correct
 from hypervisor.allocations.telling import Tell
 from hypervisor.limits import LimitFileError
@@ -40,7 +41,9 @@ class DriverView:
     observed_at: float
 
 
-def measure(held: Held, inventory: Inventory, tell: Tell, contexts: ContextSizes) -> None:
+def measure(
+    held: Held, inventory: Inventory, tell: Tell, contexts: ContextSizes, *, burst_seconds: float = 0.01
+) -> None:
     """Bring the figures up to date, write the control words, tell what has happened."""
     observed = {device.identity.uuid: device for device in inventory.devices}
     views = tuple(_view(held, observed.get(grant.gpu_uuid), inventory) for grant in held.allocation.grants)
@@ -51,7 +54,9 @@ def measure(held: Held, inventory: Inventory, tell: Tell, contexts: ContextSizes
             _follow_overhead(held, place, view, contexts)
             _follow_busy(held, place, view)
             correct(held, place, _attributed_busy(held, view), _busy_at(view), totals[place].launches, tell)
-    devices = tuple(_device_usage(held, place, views[place], totals[place]) for place in range(len(views)))
+    devices = tuple(
+        _device_usage(held, place, views[place], totals[place], burst_seconds) for place in range(len(views))
+    )
     held.usage = AllocationUsage(
         allocation_id=held.allocation.spec.allocation_id,
         devices=devices,
@@ -212,7 +217,7 @@ def _busy(processes: list[ProcessOnGpu]) -> float:
     return min(sum((process.busy_ratio or 0.0 for process in processes), 0.0), 1.0)
 
 
-def _device_usage(held: Held, place: int, view: DriverView, counts: Counts) -> DeviceUsage:
+def _device_usage(held: Held, place: int, view: DriverView, counts: Counts, burst_seconds: float) -> DeviceUsage:
     grant, memory, survey = held.allocation.grants[place], held.devices[place], held.survey
     memory.over = _is_over(held, place, grant)
 
@@ -221,18 +226,19 @@ def _device_usage(held: Held, place: int, view: DriverView, counts: Counts) -> D
             return Figure.absent(held.finding or "the usage file has not been read")
         return Figure(value, FigureSource.LIMITER, survey.at)
 
-    waited = own(counts.blocked_ns)
+    waited, busy = own(counts.blocked_ns), _busy_figure(view)
     return DeviceUsage(
         gpu_uuid=grant.gpu_uuid,
         reserved_bytes=own(_reserved(held, place)),
         overhead_bytes=_overhead_figure(memory, view),
-        busy_ratio=_busy_figure(view),
+        busy_ratio=busy,
         throttled_seconds_total=Figure.absent(waited.absent_reason)
         if waited.value is None
         else Figure(waited.value / _NS, waited.source, waited.observed_at),
         launches_total=own(counts.launches),
         denials_total=own(counts.denials),
         over=memory.over,
+        pacing=pacing_of(held, place, busy, burst_seconds=burst_seconds),
     )
 
 

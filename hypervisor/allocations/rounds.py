@@ -51,7 +51,8 @@ class Rounds:
         find_bypassing(all_held, inventory, self._recent, self._ground.table, self._ground.tell)
         self._foreign_busy = foreign_busy(inventory, set(self._recent))
         for held in all_held:
-            measure(held, inventory, self._ground.tell, self._ground.contexts)
+            burst_seconds = self._ground.settings.burst_milliseconds / 1000
+            measure(held, inventory, self._ground.tell, self._ground.contexts, burst_seconds=burst_seconds)
             hear(held, self._ground.tell)
         self._spread_contexts(all_held)
         ended = [held for held in all_held if self._has_ended(held)]

@@ -223,9 +223,25 @@ def _device(device: pb.AllocatedDevice) -> Iterable[tuple[str, str]]:
     yield "Reserved", _bytes(usage.reserved)
     yield "Overhead", _bytes(usage.overhead)
     yield "Busy", _figure(usage.busy_ratio, figures.percent)
+    if usage.HasField("pacing"):
+        yield from _pacing(device)
     yield "Throttled s", _figure(usage.throttled_seconds_total)
     yield "Launches", _figure(usage.launches_total)
     yield "Denials", _figure(usage.denials_total)
+
+
+def _pacing(device: pb.AllocatedDevice) -> Iterable[tuple[str, str]]:
+    pacing = device.usage.pacing
+    limit = figures.share(device.limit_share_ppm)
+    yield "Achieved", f"{_figure(pacing.achieved_ratio, figures.percent)} over 10 s, of {limit}"
+    yield "Balance ms", _figure(pacing.balance_seconds, lambda seconds: figures.number(seconds * 1000))
+    frozen = f" (held: {pacing.correction_frozen})" if pacing.correction_frozen else ""
+    yield "Correction", f"{pacing.correction:.3f}{frozen}"
+    if pacing.lent_ratio:
+        yield "Lent", f"{figures.percent(pacing.lent_ratio)} on top of the limit"
+    for cost in pacing.costs:
+        what = "graph" if cost.graph else cost.name
+        yield "Cost", f"{cost.seconds * 1e6:.1f} us a launch, {cost.launches} launches, {what}"
 
 
 def _processes(allocation: pb.Allocation) -> Lines:

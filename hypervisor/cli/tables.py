@@ -59,6 +59,12 @@ def by_device(cells: Iterable[str]) -> str:
     return found[0] if len(set(found)) == 1 else ",".join(found)
 
 
+def achieved(device: pb.AllocatedDevice) -> str:
+    """Share of GPU time over the last ten seconds, of the limit."""
+    share = figures.figure(device.usage.pacing.achieved_ratio, figures.percent)
+    return f"{share}/{figures.share(device.limit_share_ppm)}"
+
+
 def used(device: pb.AllocatedDevice) -> str:
     """VRAM that counts against the limit: reserved, and the overhead where it is known."""
     usage = device.usage
@@ -128,6 +134,9 @@ ALLOCATION = Table(
                 figures.figure(device.usage.busy_ratio, figures.percent) for device in found.devices
             ),
             wide=True,
+        ),
+        Column(
+            header="ACHIEVED", cell=lambda found: by_device(achieved(device) for device in found.devices), wide=True
         ),
         Column(
             header="THROTTLED S",

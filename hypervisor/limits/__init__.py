@@ -4,6 +4,7 @@ In: limits as values, paths, process identities. Out: surveys of usage, and Limi
 decides who gets what (that is hypervisor.allocations), and nothing here blocks.
 """
 
+from hypervisor.limits.costs import CostEntry
 from hypervisor.limits.creation import Access
 from hypervisor.limits.directory import LimitDirectory, LimitFiles, checked_name
 from hypervisor.limits.findings import Finding, LimitFileError
@@ -24,6 +25,7 @@ from hypervisor.limits.usage import (
 
 __all__ = [
     "Access",
+    "CostEntry",
     "DeviceAccount",
     "DeviceControl",
     "DeviceFlags",

@@ -17,12 +17,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-LEAST, MOST = 1 / 8, 8.0  # the limiter takes no more seriously
-FADING = 0.95  # of what earlier readings weigh, with each new one
-DOUBT = 2.0  # standard errors within which an estimate proves nothing against the correction in force
+LEAST, MOST = 1 / 4, 8.0  # the limiter itself takes 1/8 to 8
+FADING = 0.9  # of what earlier readings weigh, with each new one
+DOUBT = 2.0  # standard errors within which an estimate proves nothing against the correction in force,
+DOUBT_TO_LOWER = 3.0  # and where it would open the limit
 LEAST_READINGS = 2.0
+READINGS_TO_LOWER = 3
 DEAD_BAND = 0.01  # of the correction: the driver tells whole percents
 MOST_STEP = 2.0
+RECOIL = 1.25  # times the share in one reading: a correction below 1 is taken back by as much, at once
 BUSY_FLOOR = 0.005  # below this neither side says anything
 MOST_BUSY = 1.05  # drivers round up; beyond it is no share
 STALE_SECONDS = 5.0  # between two readings: too long for one rate
@@ -131,6 +134,9 @@ class Correction:
         if watched.does_not_hold and (self.raised_at is None or reading.busy_at - self.raised_at >= OVER_SECONDS):
             raised = _within(self.value * min(x / share, MOST_STEP))
             watched = replace(watched, value=raised, raised_at=reading.busy_at, evidence=_Evidence())
+        if self.value < 1 and x > share * RECOIL + OVER_POINTS:
+            # What was learned to cost too much costs less now; charges are right again before more is learned.
+            watched = replace(watched, value=min(1.0, self.value * x / share), evidence=_Evidence())
         u = (reading.charged_ns - last.charged_ns) / 1e9 / (reading.charged_at - last.charged_at)
         if u < BUSY_FLOOR and x < BUSY_FLOOR:
             return replace(watched, frozen="nothing to do")
@@ -159,8 +165,12 @@ class Correction:
         evidence = self.evidence
         if evidence.count < LEAST_READINGS * FADING or evidence.u < BUSY_FLOOR * evidence.count:
             return replace(self, frozen="too few readings with charges")
-        if abs(evidence.ratio - self.value) <= max(DOUBT * evidence.error, DEAD_BAND * self.value):
+        lowers = evidence.ratio < self.value
+        doubt = DOUBT_TO_LOWER if lowers else DOUBT
+        if abs(evidence.ratio - self.value) <= max(doubt * evidence.error, DEAD_BAND * self.value):
             return replace(self, frozen="")
+        if lowers and evidence.count < sum(FADING**age for age in range(READINGS_TO_LOWER)):
+            return replace(self, frozen="too few readings to lower it")
         stepped = min(max(evidence.ratio, self.value / MOST_STEP), self.value * MOST_STEP)
         if self.does_not_hold and stepped < self.value:
             return replace(self, frozen="the driver sees more than the share")

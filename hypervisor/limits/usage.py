@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hypervisor.limits._abi import ffi, lib
+from hypervisor.limits.costs import CostEntry, read_costs
 from hypervisor.limits.findings import Finding, LimitFileError
 from hypervisor.limits.layout import HEADER_BYTES, FileKind, Header, parse_header, usage_view
 from hypervisor.limits.messages import Message, newest_message, read_messages
@@ -69,12 +70,15 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAccount:
-    """The words of one device that all processes share. total_word holds the bytes and a count of their changes."""
+    """The words of one device that all processes share. total_word holds the bytes and a count of their changes;
+    bucket_ns is the time (CLOCK_MONOTONIC) up to which GPU time is used up, debt_ns what was used beyond charges."""
 
     total_word: int
     total_bytes: int
     peak_bytes: int
     charged_ns: int
+    bucket_ns: int = 0
+    debt_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,7 @@ class UsageFile:
         self._touched: set[int] = set()  # devices whose record was seen to hold something
         self._full_survey_at = float("-inf")
         self._messages_offset = header.sections[lib.HV_SECTION_MESSAGES].offset
+        self._costs_offset = header.sections[lib.HV_SECTION_COSTS].offset
         self._next_message = 0
         self._last_message = 0
         self.identity = header.identity
@@ -181,6 +186,10 @@ class UsageFile:
             raise LimitFileError(Finding.WRONG_SIZE, f"{self._path} was truncated")
         return int.from_bytes(data, "little")
 
+    def top_costs(self, device: int, most: int) -> tuple[CostEntry, ...]:
+        """The functions that were charged most on a device, largest first."""
+        return read_costs(self._descriptor, self._costs_offset, device=device, most=most)
+
     def new_messages(self) -> tuple[Message, ...]:
         """What the limiter has said since the last call, in order; after the first open of a file that others have
         read before, see skip_messages."""
@@ -247,7 +256,12 @@ class UsageFile:
         elif index in self._touched:
             raise LimitFileError(Finding.PUNCHED, f"{self._path} was punched: the account of device {index} is gone")
         return DeviceAccount(
-            int(found.total), int(found.total) & TOTAL_BYTES_MASK, int(found.peak_bytes), int(found.charged_ns)
+            int(found.total),
+            int(found.total) & TOTAL_BYTES_MASK,
+            int(found.peak_bytes),
+            int(found.charged_ns),
+            int(found.bucket_ns),
+            int(found.debt_ns),
         )
 
     def _slot(self, buffer: Any, index: int, device_count: int) -> Slot:

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 
 from hypervisor.metrics.family import Families
 from hypervisor.metrics.view import MetricsView
-from hypervisor.model import Allocation, AllocationUsage, DeviceGrant, DeviceUsage, OwnerKind
+from hypervisor.model import Allocation, AllocationUsage, DeviceGrant, DeviceUsage, OwnerKind, Pacing
 from hypervisor.model.allocation import SHARE_FULL_PPM
 
 
@@ -70,6 +70,27 @@ def _use(families: Families, device: DeviceUsage, labels: dict[str, str]) -> Non
         "pod_gpu_oom_rejections_total", "Requests of VRAM refused at the limit", device.denials_total.value, **labels
     )
     families.counter("pod_gpu_launches_total", "Kernel launches", device.launches_total.value, **labels)
+    if device.pacing is not None:
+        _pacing(families, device.pacing, labels)
+
+
+def _pacing(families: Families, pacing: Pacing, labels: dict[str, str]) -> None:
+    families.gauge(
+        "pod_gpu_compute_achieved_ratio",
+        "GPU time achieved over the last ten seconds",
+        pacing.achieved_ratio.value,
+        **labels,
+    )
+    families.gauge(
+        "pod_gpu_compute_balance_seconds",
+        "GPU time that may be used at once; below 0 what is owed",
+        pacing.balance_seconds.value,
+        **labels,
+    )
+    families.gauge(
+        "pod_gpu_compute_correction_ratio", "What learned costs are multiplied by", pacing.correction, **labels
+    )
+    families.gauge("pod_gpu_compute_lent_ratio", "GPU time lent on top of the limit", pacing.lent_ratio, **labels)
 
 
 def _whole(families: Families, usage: AllocationUsage, labels: dict[str, str]) -> None:

@@ -26,7 +26,14 @@ from hypervisor.model.inventory import DeviceObservation, Inventory
 from hypervisor.model.refusal import Refusal, RefusalReason
 from hypervisor.model.snapshot import NodeIdentity, NodeSnapshot, Revision, SystemInfo
 from hypervisor.model.topology import GpuTopology, PcieLevel, TopologyLink
-from hypervisor.model.usage import AllocationUsage, AttachedProcess, DeviceUsage, Enforcement
+from hypervisor.model.usage import (
+    AllocationUsage,
+    AttachedProcess,
+    DeviceUsage,
+    Enforcement,
+    LearnedCost,
+    Pacing,
+)
 from hypervisor.model.worker import RestartPolicy, Worker, WorkerPhase
 
 __all__ = [
@@ -58,12 +65,14 @@ __all__ = [
     "HealthState",
     "Inventory",
     "IsolationMode",
+    "LearnedCost",
     "NodeIdentity",
     "NodeSnapshot",
     "ObjectKind",
     "ObjectReference",
     "Owner",
     "OwnerKind",
+    "Pacing",
     "Partition",
     "PcieLevel",
     "ProcessOnGpu",

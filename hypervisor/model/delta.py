@@ -11,7 +11,7 @@ from hypervisor.model.figure import Figure
 from hypervisor.model.gpu import Gpu
 from hypervisor.model.revision import Revision
 from hypervisor.model.snapshot import NodeSnapshot
-from hypervisor.model.usage import AllocationUsage, DeviceUsage
+from hypervisor.model.usage import AllocationUsage, DeviceUsage, Pacing
 from hypervisor.model.worker import Worker
 
 Changing = TypeVar("Changing", Gpu, Worker)
@@ -121,7 +121,15 @@ def _device_values(device: DeviceUsage) -> tuple[object, ...]:
         _said(device.throttled_seconds_total),
         _said(device.launches_total),
         _said(device.denials_total),
+        _pacing_said(device.pacing),
     )
+
+
+def _pacing_said(pacing: Pacing | None) -> object:
+    if pacing is None:
+        return None
+    figures = (_said(pacing.achieved_ratio), _said(pacing.balance_seconds))
+    return (*figures, pacing.correction, pacing.correction_frozen, pacing.lent_ratio, pacing.costs)
 
 
 def _said(figure: Figure[int] | Figure[float]) -> tuple[object, ...]:

@@ -19,6 +19,29 @@ class Enforcement(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedCost:
+    """What one launch of a function is charged; launches are estimated from what was paid for."""
+
+    name: str
+    seconds: float
+    launches: int
+    samples: int
+    graph: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pacing:
+    """How a compute limit is kept on one device; see the API for each field."""
+
+    achieved_ratio: Figure[float]
+    balance_seconds: Figure[float]
+    correction: float = 1.0
+    correction_frozen: str = ""
+    lent_ratio: float = 0.0
+    costs: tuple[LearnedCost, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUsage:
     """Use of one device by one allocation. busy_ratio: share of GPU time over the last window, 0 to 1."""
 
@@ -30,6 +53,7 @@ class DeviceUsage:
     launches_total: Figure[int]
     denials_total: Figure[int]
     over: bool
+    pacing: Pacing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,9 @@ void hv_costs_publish(struct hv_function *function, uint64_t now_ns)
     }
     struct hv_learned_cost *entry = entry_at(published - 1);
     hv_store_relaxed(&entry->cost_ns, cost);
+    uint64_t launches = hv_exchange_acq_rel(&function->launches, 0);
+    if (launches != 0)
+        hv_add_relaxed(&entry->launches, launches);
     hv_store_relaxed(&entry->samples, hv_load_relaxed_32(&function->samples));
     hv_store_relaxed(&entry->updated_at_ns, now_ns);
 }

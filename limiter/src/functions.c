@@ -32,7 +32,7 @@ uint32_t hv_low_quantile(const uint32_t *times, uint32_t count)
             sorted[j - 1] = sorted[j];
             sorted[j] = larger;
         }
-    return sorted[(count - 1) / 4];
+    return sorted[count <= 8 ? (count - 1) / 4 : (count - 1) / 8];
 }
 
 void hv_function_learn(struct hv_function *function, uint64_t measured_ns, uint64_t now_ns)

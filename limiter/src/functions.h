@@ -15,7 +15,8 @@
 #define HV_FUNCTIONS_LOG2 12
 #define HV_FUNCTIONS (1u << HV_FUNCTIONS_LOG2)
 #define HV_FUNCTION_PROBES 16
-#define HV_RECENT_SAMPLES 8
+#define HV_RECENT_SAMPLES 32
+#define HV_FIRST_SAMPLES 8 /* so many are taken one after the other */
 
 struct hv_function {
     uint64_t key;           /* 0: free */
@@ -24,13 +25,14 @@ struct hv_function {
     uint64_t published;     /* index + 1 in the shared table; 0: not there */
     uint32_t in_flight;     /* launches before the cost was learned that have not ended */
     uint32_t samples;
-    uint32_t recent_ns[HV_RECENT_SAMPLES];
     uint32_t device;
     uint32_t kind;          /* as in hv_learned_cost */
     uint64_t handle;        /* of the driver: for its name */
+    uint64_t launches;      /* that were paid for and not published yet; an estimate: see charge() */
+    uint32_t recent_ns[HV_RECENT_SAMPLES];
 } __attribute__((aligned(HV_CACHE_LINE)));
 
-_Static_assert(sizeof(struct hv_function) == 2 * HV_CACHE_LINE, "two lines: the first is read by every launch");
+_Static_assert(offsetof(struct hv_function, recent_ns) <= HV_CACHE_LINE, "the first line is read by every launch");
 
 struct hv_function_table {
     struct hv_function entries[HV_FUNCTIONS];
@@ -76,8 +78,8 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
 /* Take a measured time into account. One thread at a time for each entry. */
 void hv_function_learn(struct hv_function *function, uint64_t measured_ns, uint64_t now_ns);
 
-/* A low quantile of times, so that a neighbour's time slices and overlapping
- * streams are not charged to this Pod. */
+/* A low quantile of times, so that what others' turns add to them is not charged
+ * to this Pod: the second smallest of few, the fourth of many. */
 uint32_t hv_low_quantile(const uint32_t *times, uint32_t count);
 
 #endif

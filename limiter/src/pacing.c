@@ -49,8 +49,10 @@
  * and that of those before it. */
 #define REPAID_WALL_NS (8 * NS_PER_MS)
 
-/* Until then, a process that says that it has work is believed. */
-#define LATELY_NS (2000 * NS_PER_MS)
+/* For so long after its last launch, and for the time that its work takes by
+ * turns with others, a process that says that it has work is believed. */
+#define LATELY_NS (1000 * NS_PER_MS)
+#define TURNS 8
 
 /* Launches between two looks at the counters. */
 #define LAUNCHES_PER_LOOK 256
@@ -68,8 +70,15 @@ struct gate {
     uint32_t device;
     uint32_t share_ppm; /* HV_SHARE_FULL_PPM: not limited */
     uint32_t correction_ppm;
+    uint32_t overlap_ppm; /* what of a cost is GPU time: see hv_sampler_overlap_ppm */
     uint64_t now_ns;
 };
+
+/* GPU time of launches that were paid for together. */
+static uint64_t overlapped(const struct gate *gate, uint64_t cost_ns)
+{
+    return hv_bucket_gpu_ns(cost_ns, gate->overlap_ppm); /* the same product */
+}
 
 static uint64_t corrected(const struct gate *gate, uint64_t gpu_ns)
 {
@@ -105,6 +114,7 @@ static void look(struct gate *gate)
                                                hv_load_relaxed(&gate->control->borrowed), gate->now_ns)
                           : HV_SHARE_FULL_PPM;
     gate->correction_ppm = hv_plausible_correction(hv_load_relaxed(&gate->control->correction_ppm));
+    gate->overlap_ppm = hv_sampler_overlap_ppm(&gate->process->sampler, gate->device);
     follow_share(gate);
 }
 
@@ -147,16 +157,15 @@ static void settle(struct gate *gate, const struct hv_sample_result *result)
         }
     } else if (!exceeds && (result->unlearned || result->measured_ns < charged - charged / OVERCHARGED_PART)) {
         /* Whoever waits has its place behind this charge, and moves up. */
-        uint64_t wall = hv_bucket_wall_ns(corrected(gate, charged - result->measured_ns), gate->share_ppm);
+        uint64_t too_much = overlapped(gate, charged - result->measured_ns);
+        uint64_t wall = hv_bucket_wall_ns(corrected(gate, too_much), gate->share_ppm);
         hv_bucket_give_back(&gate->usage->bucket_ns, wall);
         hv_add_relaxed(&gate->usage->returned_ns, wall);
-        hv_add_relaxed(&gate->usage->charged_ns, 0 - (charged - result->measured_ns)); /* modulo 2^64: less */
+        hv_add_relaxed(&gate->usage->charged_ns, 0 - too_much); /* modulo 2^64: less */
     }
 }
 
-/* Processes of the Pod that have work on the device, this one included: for one
- * that has launched lately, what it says itself; who is killed with work left
- * counts until then. */
+/* Processes of the Pod that have work on the device, this one included. */
 static uint32_t processes_at_work(const struct gate *gate)
 {
     const struct hv_slot_table *table = &hv_files()->slots;
@@ -165,9 +174,10 @@ static uint32_t processes_at_work(const struct gate *gate)
         if (!hv_slot_may_be_used(table, index))
             continue;
         const struct hv_process_slot *slot = hv_slot_at(table, index);
-        if (slot != gate->slot && (hv_load_relaxed(&slot->state) & 0xff) == HV_SLOT_LIVE &&
-            hv_load_relaxed(&slot->devices[gate->device].unfinished_ns) != 0 &&
-            gate->now_ns - hv_load_relaxed(&slot->last_launch_ns) < LATELY_NS)
+        uint64_t unfinished = hv_load_relaxed(&slot->devices[gate->device].unfinished_ns);
+        uint64_t ends_ns = LATELY_NS + TURNS * (unfinished < LATELY_NS ? unfinished : LATELY_NS);
+        if (slot != gate->slot && (hv_load_relaxed(&slot->state) & 0xff) == HV_SLOT_LIVE && unfinished != 0 &&
+            gate->now_ns - hv_load_relaxed(&slot->last_launch_ns) < ends_ns)
             count++;
     }
     return count;
@@ -215,7 +225,7 @@ static void wait_for_work(struct gate *gate, const struct hv_function *function)
 static bool should_sample(const struct gate *gate, const struct hv_function *function)
 {
     const struct hv_sampler *sampler = &gate->process->sampler;
-    if (hv_load_relaxed_32(&function->samples) < HV_RECENT_SAMPLES)
+    if (hv_load_relaxed_32(&function->samples) < HV_FIRST_SAMPLES)
         return true;
     return gate->now_ns - hv_load_relaxed(&function->sampled_at_ns) >= SAMPLE_INTERVAL_NS ||
            hv_load_relaxed(&sampler->charged_ns[gate->device]) - hv_load_relaxed(&sampler->sampled_ns[gate->device]) >=
@@ -224,12 +234,12 @@ static bool should_sample(const struct gate *gate, const struct hv_function *fun
 
 /* ---- charging ---- */
 
-static void count_charge(struct gate *gate, uint64_t gpu_ns)
+static void count_charge(struct gate *gate, uint64_t cost_ns)
 {
     struct hv_slot_device *counters = &gate->slot->devices[gate->device];
-    hv_add_relaxed(&gate->process->sampler.charged_ns[gate->device], gpu_ns);
-    hv_add_relaxed(&counters->charged_ns, gpu_ns);
-    hv_add_relaxed(&gate->usage->charged_ns, gpu_ns);
+    hv_add_relaxed(&gate->process->sampler.charged_ns[gate->device], cost_ns);
+    hv_add_relaxed(&counters->charged_ns, overlapped(gate, cost_ns));
+    hv_add_relaxed(&gate->usage->charged_ns, overlapped(gate, cost_ns));
 }
 
 /* This one and those who wait already. */
@@ -287,7 +297,7 @@ static uint64_t pay(struct gate *gate, uint64_t cost_ns)
         paid = cost_ns + hv_bucket_gpu_ns(SLICE_WALL_NS / rank, gate->share_ppm); /* a slice beyond the launch itself */
         uint64_t most = hv_bucket_gpu_ns(REPAID_WALL_NS / rank / rank, gate->share_ppm);
         uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms, most, gate->now_ns);
-        uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, corrected(gate, paid) + repaid,
+        uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, corrected(gate, overlapped(gate, paid)) + repaid,
                                           gate->now_ns, &wall);
         if (start > gate->now_ns) {
             waited = true;
@@ -317,8 +327,10 @@ static void flush_launches(struct gate *gate)
     struct hv_thread *thread = &hv_thread;
     hv_add_relaxed(&gate->slot->devices[gate->device].launches, thread->launches_granted - thread->launches_left + 1);
     hv_store_relaxed(&gate->slot->last_launch_ns, gate->now_ns);
-    thread->launches_granted = LAUNCHES_PER_LOOK;
-    thread->launches_left = LAUNCHES_PER_LOOK;
+    /* During a survey every launch looks. */
+    bool surveys = hv_load_relaxed_32(&gate->process->sampler.surveys[gate->device].wanted) != 0;
+    thread->launches_granted = surveys ? 0 : LAUNCHES_PER_LOOK;
+    thread->launches_left = thread->launches_granted;
 }
 
 /* The thread comes from another device, or from the parent of a fork. */
@@ -402,12 +414,17 @@ static void charge(struct gate *gate, struct hv_launch *launch, bool measurable)
         uint64_t paid = pay(gate, charged - thread->credit_ns);
         thread->credit_ns += paid;
         count_charge(gate, paid);
+        /* What is paid beyond this launch is taken to be for more of the same. */
+        hv_add_relaxed(&function->launches, paid / charged + 1);
     }
     if (gate->share_ppm >= HV_SHARE_FULL_PPM)
         return; /* lifted while it waited */
     thread->credit_ns -= charged < thread->credit_ns ? charged : thread->credit_ns;
     hv_costs_publish(function, gate->now_ns);
-    if (measurable && should_sample(gate, function)) /* last: from here the device may be waiting for us */
+    bool surveyed = measurable && cost != 0 && launch->kind == HV_LAUNCH_KERNEL &&
+                    hv_sampler_wants(&gate->process->sampler, gate->device, launch->stream, launch->per_thread,
+                                     gate->now_ns);
+    if (measurable && (surveyed || should_sample(gate, function))) /* last: from here the device may be waiting for us */
         launch->sample = hv_sampler_begin(&gate->process->sampler, function, gate->device, launch->stream,
                                           launch->per_thread, charged, cost != 0 ? 1 : processes_at_work(gate));
     tell_unfinished(gate);

@@ -3,6 +3,10 @@
 #include "driver.h"
 #include "os.h"
 
+/* Time between two surveys: at first, and once their results agree. */
+#define FIRST_SURVEY_NS UINT64_C(20000000)
+#define LONGEST_SURVEY_NS UINT64_C(1000000000)
+
 /* How long the driver lets one process have the device before others' turn. */
 #define TURN_NS UINT64_C(2000000)
 
@@ -66,13 +70,18 @@ static bool record(CUevent event, CUstream stream, bool per_thread)
     return do_record != NULL && do_record(event, stream) == CUDA_SUCCESS;
 }
 
-static void finish(struct hv_sampler *sampler, struct hv_sample *sample)
+static void end_under_way(struct hv_sampler *sampler, struct hv_sample *sample)
 {
     if (sample->unlearned) {
         hv_sub_acq_rel_32(&sample->function->in_flight, 1);
         hv_sub_acq_rel_32(&sampler->learning, 1);
     }
     hv_sub_acq_rel_32(&sampler->pending[sample->device], 1);
+}
+
+static void finish(struct hv_sampler *sampler, struct hv_sample *sample)
+{
+    end_under_way(sampler, sample);
     hv_store_release_32(&sample->state, HV_SAMPLE_FREE);
 }
 
@@ -82,6 +91,125 @@ static void advance_ended(struct hv_sampler *sampler, const struct hv_sample *sa
     if (hv_load_relaxed(&sampler->ended_ns[sample->device]) < sample->charged_upto)
         hv_store_relaxed(&sampler->ended_ns[sample->device], sample->charged_upto);
 }
+
+/* ---- surveys ---- */
+
+struct interval {
+    float begin_ms; /* after the start of the first sample that was found */
+    float end_ms;
+};
+
+static void insert_by_begin(struct interval *intervals, uint32_t count, struct interval new)
+{
+    uint32_t at = count;
+    for (; at > 0 && intervals[at - 1].begin_ms > new.begin_ms; at--)
+        intervals[at] = intervals[at - 1];
+    intervals[at] = new;
+}
+
+/* The samples of the survey as intervals, in the order of their beginnings; gives them up. Their sum is that of costs. */
+static uint32_t take_intervals(struct hv_sampler *sampler, uint32_t device, struct interval *intervals, uint64_t *costs_ns)
+{
+    CUevent base = NULL;
+    uint32_t count = 0;
+    *costs_ns = 0;
+    for (uint32_t i = 0; i < HV_SAMPLES; i++) {
+        struct hv_sample *sample = &sampler->samples[i];
+        struct interval one;
+        if (hv_load_acquire_32(&sample->state) != HV_SAMPLE_MEASURED || sample->device != device)
+            continue;
+        if (base == NULL)
+            base = sample->start;
+        if (count < HV_SURVEYED && HV_DRIVER(cuEventElapsedTime)(&one.begin_ms, base, sample->start) == CUDA_SUCCESS &&
+            HV_DRIVER(cuEventElapsedTime)(&one.end_ms, base, sample->end) == CUDA_SUCCESS) {
+            one.begin_ms += (float)sample->gap_ns * 1e-6f; /* far below what a float holds exactly */
+            insert_by_begin(intervals, count++, one);
+            *costs_ns += sample->charged_ns;
+        }
+        hv_store_release_32(&sample->state, HV_SAMPLE_FREE);
+    }
+    return count;
+}
+
+static uint64_t covered_ns(const struct interval *intervals, uint32_t count)
+{
+    float covered_ms = 0, until_ms = intervals[0].begin_ms;
+    for (uint32_t i = 0; i < count; i++) {
+        float from = intervals[i].begin_ms > until_ms ? intervals[i].begin_ms : until_ms;
+        if (intervals[i].end_ms > from) {
+            covered_ms += intervals[i].end_ms - from;
+            until_ms = intervals[i].end_ms;
+        }
+    }
+    return (uint64_t)((double)covered_ms * 1e6);
+}
+
+static void conclude(struct hv_sampler *sampler, uint32_t device, uint64_t now_ns)
+{
+    struct hv_survey *survey = &sampler->surveys[device];
+    struct interval intervals[HV_SURVEYED];
+    uint64_t costs_ns;
+    uint32_t count = take_intervals(sampler, device, intervals, &costs_ns);
+    survey->next_at_ns = now_ns + survey->interval_ns;
+    survey->interval_ns = survey->interval_ns < LONGEST_SURVEY_NS / 2 ? survey->interval_ns * 2 : LONGEST_SURVEY_NS;
+    if (count < HV_SURVEYED / 2 || costs_ns == 0)
+        return;
+    uint64_t ppm = covered_ns(intervals, count) * HV_SHARE_FULL_PPM / costs_ns;
+    survey->recent_ppm[survey->count % HV_SURVEYS] =
+        ppm > HV_SHARE_FULL_PPM ? HV_SHARE_FULL_PPM : ppm < HV_SHARE_FULL_PPM / 16 ? HV_SHARE_FULL_PPM / 16 : (uint32_t)ppm;
+    survey->count++;
+    /* A low one, as with costs: a neighbour's turns only make it larger. */
+    uint32_t known = survey->count < HV_SURVEYS ? survey->count : HV_SURVEYS;
+    hv_store_relaxed_32(&survey->overlap_ppm, hv_low_quantile(survey->recent_ppm, known));
+}
+
+static void keep_for_survey(struct hv_sampler *sampler, struct hv_sample *sample, uint64_t now_ns)
+{
+    struct hv_survey *survey = &sampler->surveys[sample->device];
+    end_under_way(sampler, sample);
+    hv_store_release_32(&sample->state, HV_SAMPLE_MEASURED);
+    hv_sub_acq_rel_32(&survey->under_way, 1);
+    if (hv_load_acquire_32(&survey->under_way) == 0 && hv_load_acquire_32(&survey->wanted) == 0)
+        conclude(sampler, sample->device, now_ns);
+}
+
+/* Without the lock: what two threads lose to each other here is a survey that comes later. */
+bool hv_sampler_wants(struct hv_sampler *sampler, uint32_t device, CUstream stream, bool per_thread, uint64_t now_ns)
+{
+    struct hv_survey *survey = &sampler->surveys[device];
+    if (survey->stream != stream || survey->per_thread != per_thread) {
+        survey->several = survey->several || survey->next_at_ns != 0; /* 0: this is the first launch of all */
+        survey->stream = stream;
+        survey->per_thread = per_thread;
+    }
+    if (survey->next_at_ns == 0) {
+        survey->interval_ns = FIRST_SURVEY_NS;
+        survey->next_at_ns = now_ns;
+    }
+    if (!survey->several)
+        return false;
+    if (hv_load_relaxed_32(&survey->wanted) == 0 && hv_load_relaxed_32(&survey->under_way) == 0 &&
+        now_ns >= survey->next_at_ns) {
+        hv_store_relaxed_32(&survey->wanted, HV_SURVEYED);
+    }
+    return hv_load_relaxed_32(&survey->wanted) != 0;
+}
+
+uint32_t hv_sampler_overlap_ppm(const struct hv_sampler *sampler, uint32_t device)
+{
+    uint32_t ppm = hv_load_relaxed_32(&sampler->surveys[device].overlap_ppm);
+    return ppm == 0 || !sampler->surveys[device].several ? HV_SHARE_FULL_PPM : ppm;
+}
+
+/* A sample of the survey that will not be measured. */
+static void leave_survey(struct hv_sampler *sampler, struct hv_sample *sample)
+{
+    if (sample->surveyed)
+        hv_sub_acq_rel_32(&sampler->surveys[sample->device].under_way, 1);
+    sample->surveyed = false;
+}
+
+/* ---- samples ---- */
 
 /* Later times are taken as they are: a low quantile of many is not disturbed by turns. */
 static uint64_t own_part(const struct hv_sample *sample, uint64_t measured_ns)
@@ -120,7 +248,10 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, uint64_t now_ns, uint32_t s
                                                          .unlearned = sample->unlearned};
         }
         advance_ended(sampler, sample);
-        finish(sampler, sample);
+        if (sample->surveyed)
+            keep_for_survey(sampler, sample, now_ns);
+        else
+            finish(sampler, sample);
     }
     leave_relaxed_mode(mode);
     leave(sampler);
@@ -214,6 +345,11 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
             hv_add_acq_rel_32(&sampler->learning, 1);
         }
         hv_add_acq_rel_32(&sampler->pending[device], 1);
+        sample->surveyed = !sample->unlearned && hv_load_relaxed_32(&sampler->surveys[device].wanted) != 0;
+        if (sample->surveyed) {
+            hv_sub_acq_rel_32(&sampler->surveys[device].wanted, 1);
+            hv_add_acq_rel_32(&sampler->surveys[device].under_way, 1);
+        }
         hv_store_relaxed(&sampler->sampled_ns[device], sample->charged_upto);
         hv_store_release_32(&sample->state, HV_SAMPLE_RECORDING);
     }
@@ -230,18 +366,24 @@ void hv_sampler_end(struct hv_sampler *sampler, struct hv_sample *sample, CUstre
 {
     note_gap(sample);
     int mode = enter_relaxed_mode();
-    if (launched && record(sample->end, stream, per_thread))
+    if (launched && record(sample->end, stream, per_thread)) {
         hv_store_release_32(&sample->state, HV_SAMPLE_PENDING);
-    else
+    } else {
+        leave_survey(sampler, sample);
         finish(sampler, sample);
+    }
     leave_relaxed_mode(mode);
 }
 
 static void forget(struct hv_sampler *sampler, struct hv_sample *sample)
 {
-    if (hv_load_acquire_32(&sample->state) == HV_SAMPLE_PENDING) {
+    uint32_t state = hv_load_acquire_32(&sample->state);
+    if (state == HV_SAMPLE_PENDING) {
         advance_ended(sampler, sample);
+        leave_survey(sampler, sample);
         finish(sampler, sample);
+    } else if (state == HV_SAMPLE_MEASURED) {
+        hv_store_release_32(&sample->state, HV_SAMPLE_FREE);
     }
     sample->context = NULL;
 }

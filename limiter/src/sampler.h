@@ -15,7 +15,15 @@
 
 #define HV_SAMPLES 32
 
-enum hv_sample_state { HV_SAMPLE_FREE = 0, HV_SAMPLE_RECORDING = 1, HV_SAMPLE_PENDING = 2 };
+#define HV_SURVEYED 24 /* launches in a survey */
+#define HV_SURVEYS 4   /* of which the results are kept */
+
+enum hv_sample_state {
+    HV_SAMPLE_FREE = 0,
+    HV_SAMPLE_RECORDING = 1,
+    HV_SAMPLE_PENDING = 2,
+    HV_SAMPLE_MEASURED = 3, /* kept until its survey is complete */
+};
 
 struct hv_sample {
     uint32_t state; /* enum hv_sample_state */
@@ -31,6 +39,26 @@ struct hv_sample {
     uint32_t sharing;      /* most processes of the Pod that were seen to have work meanwhile */
     uint64_t gap_ns;       /* between start event and launch on an idle stream: not the launch's time */
     bool unlearned;        /* cost was not known: its charge was a guess */
+    bool surveyed;         /* one of the launches of the survey under way */
+};
+
+/*
+ * How far a process's launches on a device run beside each other. Now and then
+ * some launches in a row are all measured; the time that they cover together,
+ * over the sum of their costs, is what of a cost is GPU time. Only where more
+ * than one stream is used: in one stream the answer is known.
+ */
+struct hv_survey {
+    uint32_t wanted;    /* launches still to be taken into the survey under way; 0: none is */
+    uint32_t under_way; /* launches of it that have not ended */
+    CUstream stream;    /* of the last launch */
+    bool per_thread;
+    bool several;       /* another one than that was seen */
+    uint64_t next_at_ns;
+    uint64_t interval_ns;
+    uint32_t count;     /* surveys done */
+    uint32_t recent_ppm[HV_SURVEYS];
+    uint32_t overlap_ppm; /* 0: as HV_SHARE_FULL_PPM */
 };
 
 struct hv_sampler {
@@ -40,6 +68,7 @@ struct hv_sampler {
     uint64_t charged_ns[HV_MAX_DEVICES];  /* sum of charges */
     uint64_t ended_ns[HV_MAX_DEVICES];    /* of these, known to have ended */
     uint64_t sampled_ns[HV_MAX_DEVICES];  /* sum of charges at the last sample */
+    struct hv_survey surveys[HV_MAX_DEVICES];
     struct hv_sample samples[HV_SAMPLES];
 };
 
@@ -59,6 +88,12 @@ struct hv_sample_result {
  * the first times of a function that are longer than a turn are divided by it. */
 uint32_t hv_sampler_poll(struct hv_sampler *sampler, uint64_t now_ns, uint32_t sharing,
                          struct hv_sample_result *results);
+
+/* A launch into this stream comes by: is it to be taken into a survey? */
+bool hv_sampler_wants(struct hv_sampler *sampler, uint32_t device, CUstream stream, bool per_thread, uint64_t now_ns);
+
+/* What of a learned cost is GPU time, because launches run beside each other. */
+uint32_t hv_sampler_overlap_ppm(const struct hv_sampler *sampler, uint32_t device);
 
 /* Record the event before a launch. NULL: this launch can't be measured, because
  * the stream is being captured, or there is no room. */

@@ -66,6 +66,15 @@ class Cell:
         first = self.pods[0]
         return self.seconds or max(10.0, 100 * first.charge_us / 1e6 / first.share)
 
+    def reachable(self, pod: int) -> float:
+        """The share that a Pod can have: its limit, unless neighbours without one leave less. The device gives each
+        process turns of the same length."""
+        processes = sum(load.processes for load in self.pods if load.percent is None)
+        own = self.pods[pod]
+        if own.percent is None or not processes:
+            return own.share
+        return min(own.share, own.processes / (own.processes + processes))
+
     def __str__(self) -> str:
         text = str(self.pods[0])
         for neighbour in self.pods[1:]:

@@ -30,8 +30,8 @@ class Result:
         return 100 * (series[last] - series[first]) / (self.marks[last] - self.marks[first])
 
     def error(self, *, pod: int = 0) -> float:
-        """Points from the limit over the window that begins one second after launching; of the worst device."""
-        wanted = 100 * self.cell.pods[pod].share
+        """Points from what limit and neighbours leave, from one second after launching; of the worst device."""
+        wanted = 100 * self.cell.reachable(pod)
         errors = [
             self.percent(1.0, self.marks[-1], pod=pod, device=device) - wanted for device in range(len(self.busy[pod]))
         ]
@@ -40,7 +40,7 @@ class Result:
     @property
     def settle_seconds(self) -> float:
         """From when on the mean over the rest of the run stays within a point of the limit."""
-        wanted = 100 * self.cell.pods[0].share
+        wanted = 100 * self.cell.reachable(0)
         settled = float("inf")
         for mark in reversed(self.marks[: -len(self.marks) // 4]):
             if abs(self.percent(mark, mark + self.cell.window_seconds / 2) - wanted) > SETTLED_POINTS:

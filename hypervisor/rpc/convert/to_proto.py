@@ -23,6 +23,7 @@ from hypervisor.model import (
     HealthCode,
     NodeSnapshot,
     ObjectReference,
+    Pacing,
     Revision,
     TopologyLink,
     Worker,
@@ -190,6 +191,23 @@ def usage_to_proto(usage: DeviceUsage, now: Moment) -> pb.DeviceUsage:
         launches_total=figure_to_proto(usage.launches_total, now),
         denials_total=figure_to_proto(usage.denials_total, now),
         over=usage.over,
+        pacing=pacing_to_proto(usage.pacing, now) if usage.pacing is not None else None,
+    )
+
+
+def pacing_to_proto(pacing: Pacing, now: Moment) -> pb.Pacing:
+    return pb.Pacing(
+        achieved_ratio=figure_to_proto(pacing.achieved_ratio, now),
+        balance_seconds=figure_to_proto(pacing.balance_seconds, now),
+        correction=pacing.correction,
+        correction_frozen=pacing.correction_frozen,
+        lent_ratio=pacing.lent_ratio,
+        costs=[
+            pb.LearnedCost(
+                name=cost.name, seconds=cost.seconds, launches=cost.launches, samples=cost.samples, graph=cost.graph
+            )
+            for cost in pacing.costs
+        ],
     )
 
 

@@ -37,9 +37,9 @@ def test_alone_within_a_point(name: str, tmp_path: Path) -> None:
     assert min(result.launches) / max(result.launches) > 0.95
 
 
-@pytest.mark.parametrize("percent", [40, 75])
-def test_beside_others_within_two_points(percent: float, tmp_path: Path) -> None:
-    pods = (Load(percent=percent, kernels=(1000,)), Load(percent=100 - percent, kernels=(1000,)))
+@pytest.mark.parametrize(("percent", "other"), [(25, 75), (40, 50)])
+def test_beside_others_within_two_points(percent: float, other: float, tmp_path: Path) -> None:
+    pods = (Load(percent=percent, kernels=(1000,)), Load(percent=other, kernels=(1000,)))
     result = run(Cell(pods=pods), tmp_path)
     assert abs(result.error(pod=0)) <= 2.0
     assert abs(result.error(pod=1)) <= 2.0

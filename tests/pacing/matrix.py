@@ -1,0 +1,104 @@
+"""The matrix of cells, and choices from it in which every pair (or triple) of values comes together."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tests.pacing.cell import MIXED, Cell, Load
+
+FACTORS: Mapping[str, Sequence[Any]] = {
+    "percent": (10, 25, 50, 75, 90),
+    "kernels": ((20,), (100,), (1000,), (20000,), MIXED),
+    "grid": (1, 108, 10_000),
+    "form": ("plain", "graph", "cooperative"),
+    "processes": (1, 2, 8),
+    "streams": (1, 4),
+    "devices": (1, 4),
+    "beside": ("nobody", "a Pod without a limit", "a limited Pod"),
+    "daemon_seconds": (None, 2.0),
+}
+RESIDENT_BLOCKS = 864  # of 256 threads on the simulated card: no cooperative grid is larger
+
+Choice = tuple[Any, ...]
+
+
+def why_not(choice: Choice) -> str:
+    """Why a cell can't exist; "" when it can."""
+    values = dict(zip(FACTORS, choice, strict=True))
+    if values["form"] == "cooperative" and values["grid"] > RESIDENT_BLOCKS:
+        return "a cooperative grid beyond residency is refused by the driver"
+    if values["devices"] > 1 and values["processes"] > 1:
+        return "one process drives all devices of the exchange"
+    if values["devices"] > 1 and values["form"] == "graph":
+        return "the client's graphs are of one device"
+    if values["devices"] > 1 and values["beside"] != "nobody":
+        return "the neighbours use one device"
+    return ""
+
+
+def cell_of(choice: Choice) -> Cell:
+    """The cell of one choice of values."""
+    values = dict(zip(FACTORS, choice, strict=True))
+    beside, daemon = values.pop("beside"), values.pop("daemon_seconds")
+    pods = [Load(**values)]
+    if beside == "a Pod without a limit":
+        pods.append(Load(percent=None))
+    elif beside == "a limited Pod":
+        pods.append(Load(percent=100 - values["percent"]))
+    return Cell(pods=tuple(pods), daemon_seconds=daemon)
+
+
+def every_cell() -> Iterator[Cell]:
+    """The whole matrix."""
+    for choice in itertools.product(*FACTORS.values()):
+        if not why_not(choice):
+            yield cell_of(choice)
+
+
+def covering(strength: int, *, seed: int = 1, candidates: int = 40) -> list[Cell]:
+    """Cells in which all values of any `strength` factors come together; greedy, and the same each time."""
+    chance = random.Random(seed)
+    columns = list(itertools.combinations(range(len(FACTORS)), strength))
+    factors = list(FACTORS.values())
+    possible = [
+        {(columns_of, values) for values in itertools.product(*(factors[column] for column in columns_of))}
+        for columns_of in columns
+    ]
+    missing = set().union(*possible)
+    chosen: list[Choice] = []
+    while missing:
+        best: Choice | None = None
+        gain: set[Any] = set()
+        for target in itertools.islice(_shuffled(missing, chance), candidates):
+            choice = _around(target, factors, chance)
+            if choice is None:
+                missing.discard(target)  # these values can't come together
+                continue
+            new = {(c, tuple(choice[column] for column in c)) for c in columns} & missing
+            if len(new) > len(gain):
+                best, gain = choice, new
+        if best is not None:
+            chosen.append(best)
+            missing -= gain
+    return [cell_of(choice) for choice in chosen]
+
+
+def _shuffled(missing: set[Any], chance: random.Random) -> Iterator[Any]:
+    ordered = sorted(missing, key=repr)
+    chance.shuffle(ordered)
+    yield from ordered
+
+
+def _around(target: Any, factors: Sequence[Sequence[Any]], chance: random.Random) -> Choice | None:
+    """A cell that can exist with the values of the target."""
+    columns, values = target
+    for _ in range(60):
+        choice = [chance.choice(list(factor)) for factor in factors]
+        for column, value in zip(columns, values, strict=True):
+            choice[column] = value
+        if not why_not(tuple(choice)):
+            return tuple(choice)
+    return None
