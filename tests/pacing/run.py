@@ -67,7 +67,11 @@ def run(cell: Cell, folder: Path, *, limited: bool = True) -> Result:
             files = None
             if limited and load.percent is not None:
                 files = directory.create(
-                    group, group, limits_of(load, uuids), access=Access(owner_uid=os.getuid()), context_bytes=0
+                    group,
+                    group,
+                    limits_of(load, uuids),
+                    access=Access(owner_uid=os.getuid()),
+                    context_bytes=(0,) * load.devices,
                 )
                 files.shm.arm()
                 stack.callback(files.close)
