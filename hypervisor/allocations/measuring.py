@@ -28,6 +28,8 @@ from hypervisor.model import (
 from hypervisor.model.quantity import format_bytes
 
 _NS = 1_000_000_000
+# A reading of all GPUs is stamped at its end; it began at most so long before, or it does not count as quiet.
+LONGEST_READING_SECONDS = 0.25
 # Memory beyond the limit that contexts and modules can explain, for each process.
 _EXPLAINED_BYTES = 512 * 2**20
 
@@ -115,7 +117,8 @@ def _follow_overhead(held: Held, place: int, view: DriverView, contexts: Context
     if memory.overhead_bytes is None:
         memory.overhead_bytes = _overhead_in_file(held, place)
     accounts, word = _accounts(held, place), survey.devices[place].total_word
-    quiet = memory.total_word == word and memory.surveyed_at <= view.observed_at <= survey.at
+    began = view.observed_at - LONGEST_READING_SECONDS
+    quiet = memory.total_word == word and memory.surveyed_at <= began and view.observed_at <= survey.at
     before, memory.accounted_by_pid = (
         memory.accounted_by_pid,
         {pid: account.held for pid, account in accounts.items() if pid is not None},
@@ -243,7 +246,12 @@ def _device_usage(held: Held, place: int, view: DriverView, counts: Counts, burs
 
 
 def _reserved(held: Held, place: int) -> int:
-    return sum(process.reserved_bytes[place] for process in held.processes if process.reserved_bytes)
+    """What is accounted, without what stands for contexts whose true size is known and counts as overhead."""
+    known = held.devices[place].overhead_by_pid
+    return sum(
+        account.held + (0 if pid in known and known[pid].measured_bytes is not None else account.context)
+        for pid, account in _accounts(held, place).items()
+    )
 
 
 def _overhead_figure(memory: DeviceMemory, view: DriverView) -> Figure[int]:

@@ -2,8 +2,10 @@
 
 Pure. The driver's figure and the limiter's are read at different moments, and a program that allocates in between
 makes their difference wrong by that much. The word of a device's total counts every change, so where it is the same
-before and after the driver's reading, the difference is exact. For a program that is never quiet, the smallest
-difference of several readings is taken: what comes and goes is not overhead, and memory must not be refused for it.
+before and after the driver's reading, the difference is exact. Of a program that was never quiet nothing is known: what
+it allocates between the two readings makes the difference too small as easily as too large, and too small a figure
+would let it over its limit; so what stands for its contexts goes on counting. Once a figure was exact, the smallest of
+several later differences may only add to it: modules are loaded later, and stay.
 """
 
 from __future__ import annotations
@@ -25,11 +27,10 @@ class Overhead:
     @property
     def measured_bytes(self) -> int | None:
         """The overhead; None as long as it can't be said, and then the stand-in for contexts counts."""
-        lasting = min(self.recent_bytes) if len(self.recent_bytes) >= _ENOUGH else None
         if self.exact_bytes is None:
-            return lasting
-        # Modules that were loaded since the last quiet reading stay in every difference.
-        return max(self.exact_bytes, lasting or 0)
+            return None
+        lasting = min(self.recent_bytes) if len(self.recent_bytes) >= _ENOUGH else 0
+        return max(self.exact_bytes, lasting)
 
     def after(
         self,

@@ -34,6 +34,9 @@ HV_WRAP(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes))
     struct hv_memory_view view;
     hv_pending_settle(process);
     hv_pools_refresh(process, device);
+    /* A context that was measured meanwhile must not count twice in what is shown. */
+    if (device < HV_MAX_DEVICES)
+        hv_context_settle(process, device);
     hv_memory_view(device, *total_bytes, *free_bytes, &view);
     *free_bytes = view.free;
     *total_bytes = view.total;

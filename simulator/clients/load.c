@@ -78,6 +78,7 @@ struct options {
     uint64_t hold_bytes;
     uint64_t grow_bytes; /* step of growth until refused; 0: don't grow */
     bool idle;           /* launch nothing */
+    bool churn;          /* allocate and free at random instead of launching */
     bool through_gpa;
 };
 
@@ -210,6 +211,36 @@ static void grow(uint64_t step)
     fflush(stdout);
 }
 
+/* Allocate and free blocks of 1 to 64 MiB at random, every two milliseconds; a
+ * refusal is nothing special. */
+static void churn(double seconds)
+{
+    enum { MOST_BLOCKS = 512 };
+    static CUdeviceptr held[MOST_BLOCKS];
+    unsigned count = 0;
+    uint64_t granted = 0, refused = 0;
+    unsigned seed = (unsigned)getpid();
+    double end = now_seconds() + seconds;
+    while (!stopped && now_seconds() < end) {
+        struct timespec pause = {0, 2 * 1000 * 1000};
+        bool more = count == 0 || (count < MOST_BLOCKS && rand_r(&seed) % 3 != 0);
+        if (more && cuMemAlloc(&held[count], (size_t)(1 + rand_r(&seed) % 64) << 20) == CUDA_SUCCESS) {
+            count++;
+            granted++;
+        } else {
+            refused += more;
+            if (count > 0) {
+                unsigned victim = (unsigned)rand_r(&seed) % count;
+                must("cuMemFree", cuMemFree(held[victim]));
+                held[victim] = held[--count];
+            }
+        }
+        nanosleep(&pause, NULL);
+    }
+    printf("{\"pid\": %d, \"granted\": %" PRIu64 ", \"turned_away\": %" PRIu64 "}\n", (int)getpid(), granted, refused);
+    fflush(stdout);
+}
+
 static void run(const struct options *options)
 {
     CUdevice device;
@@ -232,6 +263,10 @@ static void run(const struct options *options)
     if (options->grow_bytes > 0)
         grow(options->grow_bytes);
 
+    if (options->churn) {
+        churn(options->seconds);
+        return;
+    }
     CUfunction kernel = options->idle ? NULL : load_kernel(options->kernel_us);
     for (unsigned s = 0; s < options->streams && kernel != NULL; s++) {
         must("cuStreamCreate", cuStreamCreate(&streams[s], 1 /* non-blocking */));
@@ -285,7 +320,7 @@ static uint64_t number(const char *name, const char *text, uint64_t most)
 static void usage(void)
 {
     puts("load [--device=N] [--kernel-us=N] [--grid=N] [--streams=N] [--depth=N] [--processes=N]\n"
-         "     [--seconds=S] [--hold=BYTES] [--grow=BYTES] [--idle] [--lookup=dlsym|gpa]");
+         "     [--seconds=S] [--hold=BYTES] [--grow=BYTES] [--idle] [--churn] [--lookup=dlsym|gpa]");
 }
 
 int main(int argc, char **argv)
@@ -296,6 +331,7 @@ int main(int argc, char **argv)
         {"depth", required_argument, NULL, 'q'},   {"processes", required_argument, NULL, 'p'},
         {"seconds", required_argument, NULL, 't'}, {"hold", required_argument, NULL, 'm'},
         {"grow", required_argument, NULL, 'w'},    {"idle", no_argument, NULL, 'i'},
+        {"churn", no_argument, NULL, 'c'},
         {"lookup", required_argument, NULL, 'l'},  {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
@@ -314,6 +350,7 @@ int main(int argc, char **argv)
         case 'm': options.hold_bytes = number("hold", optarg, UINT64_MAX); break;
         case 'w': options.grow_bytes = number("grow", optarg, UINT64_MAX); break;
         case 'i': options.idle = true; break;
+        case 'c': options.churn = true; break;
         case 'l': options.through_gpa = strcmp(optarg, "gpa") == 0; break;
         case 'h': usage(); return 0;
         default: usage(); return 2;

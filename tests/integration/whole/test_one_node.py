@@ -108,6 +108,18 @@ def test_a_client_sees_its_limit_and_is_refused_at_it(daemon: DaemonProcess) -> 
     assert 0 < ledger(daemon.machine, "grown", 3)["peak_bytes"] <= 2 * GIBIBYTE
 
 
+@pytest.mark.parametrize("processes", [1, 4])
+def test_a_program_that_is_never_quiet_stays_within_its_limit(daemon: DaemonProcess, processes: int) -> None:
+    """Longer than the measurement of its contexts takes, during which the account never stands still."""
+    command = [*exec_(daemon, "--gpu", "4", "--vram", "6Gi"), str(LOAD), "--churn", "--seconds=5"]
+    command.append(f"--processes={processes}")
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"SIM_GROUP": "churn"}, timeout=60)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sum(line.get("turned_away", 0) for line in told) > 0, "the limit was never reached"
+    assert 0 < ledger(daemon.machine, "churn", 4)["peak_bytes"] <= 6 * GIBIBYTE
+
+
 def test_without_exec_the_same_client_takes_what_it_wants(daemon: DaemonProcess) -> None:
     done = subprocess.run(
         [str(LOAD), "--device=3", "--idle", "--grow=1073741824", "--seconds=0"],
