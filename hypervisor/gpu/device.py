@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hypervisor.gpu import addresses, formula, judge, processes
 from hypervisor.gpu.catalogue import Card
 from hypervisor.gpu.codes import GPU_IS_LOST, ErrorClass, classify, words
-from hypervisor.gpu.judge import Capacity, MemoryUse
-from hypervisor.gpu.wire import Answer, DeviceFacts, DeviceReadings
+from hypervisor.gpu.health.circuit import Circuit, Panel
+from hypervisor.gpu.judge import Capacity, MemoryUse, Number
+from hypervisor.gpu.wire import Answer, DeviceFacts, DeviceReadings, Memory
 from hypervisor.model.figure import Figure
 from hypervisor.model.gpu import GpuIdentity, GpuReadings, Partition
 from hypervisor.model.health import HealthState
@@ -59,7 +61,8 @@ class DeviceRecord:
     health: HealthState = HealthState.UNKNOWN
     code: int = 0  # why the device could not be read, 0 when it could
     problems: tuple[str, ...] = ()
-    rejections: tuple[str, ...] = ()  # which readings the problems are about
+    rejections: tuple[tuple[str, str], ...] = ()  # which readings were not believed, and why
+    circuits: Mapping[str, Circuit] = field(default_factory=dict)
     slow_rounds: int = 0  # rounds in a row with clocks held down by heat or power
     read_at: float = 0.0  # CLOCK_MONOTONIC of the last round in which it answered
 
@@ -148,13 +151,15 @@ def update(
     kind = classify(told.memory.code)
     if kind in (ErrorClass.DEAD, ErrorClass.UNUSABLE):
         return unreadable(record, told.memory.code)
-    capacity, capacity_problem = judge.judge_capacity(record.capacity, told.memory, bounds, now)
-    memory, memory_problem = judge.judge_memory_use(record.memory, told.memory, capacity=capacity, now=now)
-    activity, process_problem = processes.combine(
+    panel = Panel(dict(record.circuits))
+    capacity = _judge_capacity(record.capacity, told.memory, bounds, now, panel)
+    memory = _judge_memory_use(record.memory, told.memory, capacity, now, panel)
+    activity, problem = processes.combine(
         record.activity, told.processes, told.samples, now=now, wall_offset=wall_offset
     )
-    sensors, sensor_problems = _judge_sensors(record.sensors, told, now)
-    problems = [text for text in (capacity_problem, memory_problem, *sensor_problems, process_problem) if text]
+    # A list of processes is believed as soon as there is one: an old list is worse than none.
+    panel.lets_pass("processes", known=False, problem=problem, reason="failed")
+    sensors = _judge_sensors(record.sensors, told, now, panel)
     answers = (told.memory.code, told.utilization.code, told.temperature.code, told.power.code, told.processes.code)
     blind = all(code != 0 for code in answers)
     slow = bool((told.clock_event_reasons.value or 0) & CLOCKS_HELD_DOWN)
@@ -167,34 +172,66 @@ def update(
         activity=activity,
         health=HealthState.BLIND if blind else HealthState.HEALTHY,
         code=told.memory.code if blind else 0,
-        problems=tuple(problems),
-        rejections=_kinds(problems),
+        problems=tuple(panel.problems),
+        rejections=tuple(panel.rejections),
+        circuits=panel.circuits,
         read_at=now,
     )
 
 
-def _kinds(problems: list[str]) -> tuple[str, ...]:
-    """The readings that the problems are about, as the metric names them."""
-    return tuple(problem.partition(" of ")[0].partition(" changed ")[0].partition(":")[0] for problem in problems)
+def _judge_capacity(
+    last: Capacity, told: Answer[Memory], bounds: tuple[int, int], now: float, panel: Panel
+) -> Capacity:
+    capacity, problem = judge.judge_capacity(last, told, bounds, now)
+    reason = "mismatch" if capacity.candidate is not None else _reason(told.value.total if told.value else None)
+    known = not capacity.figure.stale and capacity.figure.value is not None
+    if panel.lets_pass("total_memory", known=known, problem=problem, reason=reason):
+        return capacity
+    return Capacity(_held(last.figure, "total memory"))
 
 
-def _judge_sensors(last: Sensors, told: DeviceReadings, now: float) -> tuple[Sensors, list[str]]:
+def _judge_memory_use(last: MemoryUse, told: Answer[Memory], capacity: Capacity, now: float, panel: Panel) -> MemoryUse:
+    memory, problem = judge.judge_memory_use(last, told, capacity=capacity, now=now)
+    known = not memory.used.stale and memory.used.value is not None
+    if panel.lets_pass("memory_use", known=known, problem=problem, reason="mismatch"):
+        return memory
+    return judge.stale_use(last, "no reading of the memory use could be believed yet")
+
+
+def _judge_sensors(last: Sensors, told: DeviceReadings, now: float, panel: Panel) -> Sensors:
     rates = told.utilization
     gpu, memory = rates.value or (None, None)
-    judged = {
-        "utilization": judge.judge(Answer(gpu, rates.code), last.utilization, judge.UTILIZATION, now),
-        "memory_utilization": judge.judge(
-            Answer(memory, rates.code), last.memory_utilization, judge.MEMORY_UTILIZATION, now
-        ),
-        "temperature": judge.judge(told.temperature, last.temperature, judge.TEMPERATURE, now),
-        "power": judge.judge(told.power, last.power, judge.POWER, now),
-        "power_limit": judge.judge(told.power_limit, last.power_limit, judge.POWER_LIMIT, now),
-        "energy": judge.judge(told.energy, last.energy, judge.ENERGY, now),
-        "sm_clock": judge.judge(told.sm_clock, last.sm_clock, judge.SM_CLOCK, now),
-        "memory_clock": judge.judge(told.memory_clock, last.memory_clock, judge.MEMORY_CLOCK, now),
+    answers = {
+        "utilization": (Answer(gpu, rates.code), judge.UTILIZATION),
+        "memory_utilization": (Answer(memory, rates.code), judge.MEMORY_UTILIZATION),
+        "temperature": (told.temperature, judge.TEMPERATURE),
+        "power": (told.power, judge.POWER),
+        "power_limit": (told.power_limit, judge.POWER_LIMIT),
+        "energy": (told.energy, judge.ENERGY),
+        "sm_clock": (told.sm_clock, judge.SM_CLOCK),
+        "memory_clock": (told.memory_clock, judge.MEMORY_CLOCK),
     }
-    sensors = Sensors(**{name: each.figure for name, each in judged.items()})
-    return sensors, [each.problem for each in judged.values() if each.problem]
+    figures = {}
+    for name, (answer, allowed) in answers.items():
+        before: Figure[float] = getattr(last, name)
+        judged = judge.judge(answer, before, allowed, now)
+        passes = panel.lets_pass(
+            name, known=answer.value is not None, problem=judged.problem, reason=_reason(answer.value)
+        )
+        figures[name] = judged.figure if passes else _held(before, allowed.name)
+    return Sensors(**figures)
+
+
+def _reason(value: int | None) -> str:
+    """Why a reading is not believed, as the metric names it."""
+    return "failed" if value is None else "range" if value else "zero"
+
+
+def _held(last: Figure[Number], name: str) -> Figure[Number]:
+    """The last good figure while its circuit is open."""
+    return (
+        last.as_stale() if last.value is not None else Figure.absent(f"no reading of the {name} could be believed yet")
+    )
 
 
 def unreadable(record: DeviceRecord, code: int) -> DeviceRecord:

@@ -309,6 +309,12 @@ class Fleet:
         for uuid in self.devices_of(card):
             self.records[uuid] = replace(device.as_stale(self.records[uuid]), health=HealthState.LOST)
 
+    def hold_capacity(self, uuid: str, total: int) -> None:
+        """Publish the capacity of a card from before instead of what was read."""
+        record = self.records[uuid]
+        figure = replace(record.capacity.figure, value=total, stale=True)
+        self.records[uuid] = replace(record, capacity=replace(record.capacity, figure=figure))
+
     def reclaim(self, card: CardState) -> None:
         """A card that was let go of is to be read again: what it was before a reset says nothing of its health."""
         card.detached = False

@@ -125,16 +125,16 @@ def judge_memory_use(
     """Use of memory, out of a reading whose total is that of the capacity."""
     told = answer.value
     if told is None:
-        return _stale_use(last, words(answer.code)), ""  # told of the capacity already
+        return stale_use(last, words(answer.code)), ""  # told of the capacity already
     total = capacity.figure.value
     if total is None or capacity.figure.stale:
-        return _stale_use(last, "the total of the same reading is not believed"), ""
+        return stale_use(last, "the total of the same reading is not believed"), ""
     parts = (told.used, told.free, told.reserved or 0)
     if any(part > total for part in parts) or told.used + told.free == 0:
         problem = (
             f"memory use of {told.used} with {told.free} free and {told.reserved} reserved is not of {total} bytes"
         )
-        return _stale_use(last, "no reading of the memory use could be believed yet"), problem
+        return stale_use(last, "no reading of the memory use could be believed yet"), problem
 
     def figure(value: int) -> Figure[int]:
         return Figure(value, FigureSource.DRIVER, now)
@@ -163,7 +163,8 @@ def split_used(told: wire.Memory) -> tuple[int, int | None]:
     return max(told.used, without if excluded else 0), told.reserved
 
 
-def _stale_use(last: MemoryUse, why: str) -> MemoryUse:
+def stale_use(last: MemoryUse, why: str) -> MemoryUse:
+    """The last good use, or why there is none."""
     if last.used.value is None:
         return MemoryUse(Figure.absent(why), Figure.absent(why), Figure.absent(why))
     return replace(last, used=last.used.as_stale(), free=last.free.as_stale(), reserved=last.reserved.as_stale())

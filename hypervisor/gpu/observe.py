@@ -119,7 +119,7 @@ class Observer:
             yield Finding(HealthCode.GPU_UNREADABLE, f"this GPU can't be read: {words(record.code)}")
         elif record.problems:
             text = f"last good readings stand: {'; '.join(record.problems)}"
-            yield Finding(HealthCode.READING_REJECTED, text, ",".join(record.rejections))
+            yield Finding(HealthCode.READING_REJECTED, text, ",".join(name for name, _ in record.rejections))
         if record.slow_rounds >= DEGRADED_ROUNDS:
             yield Finding(HealthCode.CLOCKS_REDUCED, "hardware holds the clocks down because of heat or power")
         if not _use_is_known(record, now, use_known_seconds):

@@ -100,10 +100,11 @@ class Session:
             bounds = {uuid: self._known.observer.memory_bounds(fleet.records[uuid]) for uuid in fleet.devices_of(card)}
             fleet.on_read(card, reply, bounds=bounds, now=now, wall_offset=time.time() - now)
             for uuid in fleet.devices_of(card):
-                counters.add_rejections(fleet.records[uuid].rejections)
+                counters.add_rejections(uuid, fleet.records[uuid].rejections)
             failures.raise_for_library(reply)
             self._known.health.on_reading(card, reply.devices[0], fleet)
         fleet.finish_round([card.slot for card in cards])
+        self._known.health.guard_capacity(fleet, now=time.monotonic())
         await self._look_after_health(begun)
         if fleet.survey_due_at <= begun:
             await self._survey()

@@ -15,7 +15,8 @@ class GpuReaderStatistics:
 
     calls are NVML calls by name and code (negative codes are ours: see codes.py), call_seconds the time in them by
     name; a call that hung is in hangs and not in calls. rejected_readings counts readings that were not believed, by
-    what they are about. child_pid is None while no reader runs; lingering_children were killed and have not ended.
+    UUID, field and reason (failed, zero, range, mismatch). child_pid is None while no reader runs; lingering_children
+    were killed and have not ended.
     """
 
     child_pid: int | None
@@ -27,7 +28,7 @@ class GpuReaderStatistics:
     lingering_children: int
     calls: Mapping[tuple[str, int], int]
     call_seconds: Mapping[str, float]
-    rejected_readings: Mapping[str, int]
+    rejected_readings: Mapping[tuple[str, str, str], int]
     health: HealthStatistics
 
 
@@ -43,7 +44,7 @@ class Counters:
     last_round_seconds: float = 0.0
     calls: dict[tuple[str, int], int] = field(default_factory=dict)
     call_seconds: dict[str, float] = field(default_factory=dict)
-    rejected: dict[str, int] = field(default_factory=dict)
+    rejected: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
     def add_calls(self, calls: Iterable[wire.Call]) -> None:
         """Add what a reader counted."""
@@ -52,10 +53,11 @@ class Counters:
             self.calls[key] = self.calls.get(key, 0) + call.count
             self.call_seconds[call.name] = self.call_seconds.get(call.name, 0.0) + call.seconds
 
-    def add_rejections(self, names: Iterable[str]) -> None:
-        """Add readings that were not believed."""
-        for name in names:
-            self.rejected[name] = self.rejected.get(name, 0) + 1
+    def add_rejections(self, uuid: str, rejections: Iterable[tuple[str, str]]) -> None:
+        """Add readings of a device that were not believed: field and reason."""
+        for name, reason in rejections:
+            key = (uuid, name, reason)
+            self.rejected[key] = self.rejected.get(key, 0) + 1
 
     def copy(self, *, lingering: int, health: HealthStatistics) -> GpuReaderStatistics:
         """The counters as they are now."""

@@ -21,8 +21,9 @@ def collect(view: MetricsView) -> Iterable[Metric]:
         families.counter("nvml_calls_total", "Calls of NVML by return code", count, call=call, code=str(code))
     for call, seconds in statistics.call_seconds.items():
         families.counter("nvml_call_seconds_total", "Time spent in calls of NVML", seconds, call=call)
-    for field, count in statistics.rejected_readings.items():
-        families.counter("reading_rejected_total", "Readings that were not believed", count, field=field)
+    for (uuid, field, reason), count in statistics.rejected_readings.items():
+        text = "Readings that were not believed"
+        families.counter("reading_rejected_total", text, count, uuid=uuid, field=field, reason=reason)
     families.gauge("nvml_initialized", "1 while a reader holds the driver", float(statistics.child_pid is not None))
     families.counter("nvml_reinits_total", "Starts of the reader after the first", statistics.restarts)
     families.counter("gpu_reader_rounds_total", "Rounds of reading all GPUs", statistics.rounds)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 
 from hypervisor.gpu import GpuReaderStatistics
+from hypervisor.gpu.health.circuit import CircuitState
 from hypervisor.gpu.health.facts import RECOVERY_ACTIONS, HealthFacts
 from hypervisor.gpu.health.monitor import HealthStatistics
 from hypervisor.metrics.family import Families
@@ -37,6 +38,7 @@ def collect(view: MetricsView) -> Iterable[Metric]:
     for uuid, facts in health.facts.items():
         _memory(families, uuid, facts)
         _state(families, uuid, facts)
+    _circuits(families, health)
     _watching(families, health)
     yield from families.families()
 
@@ -103,6 +105,21 @@ def _state(families: Families, uuid: str, facts: HealthFacts) -> None:
             "gpu_nvlink_up", "1 while the link is up", None if up is None else float(up), uuid=uuid, link=str(number)
         )
     families.counter("gpu_pcie_replays_total", "Packets sent again over PCIe", facts.pcie_replays, uuid=uuid)
+
+
+def _circuits(families: Families, health: HealthStatistics) -> None:
+    state_text = (
+        "Circuit of a figure: 0 closed, 1 half open, 2 open; while it is not closed the last good figure stands"
+    )
+    trips_text = "How often a circuit opened"
+    for (uuid, field), circuit in health.circuits.items():
+        families.gauge("circuit_breaker_state", state_text, float(circuit.state.value), uuid=uuid, circuit=field)
+        families.counter("circuit_breaker_trips_total", trips_text, circuit.trips, uuid=uuid, circuit=field)
+    held = float(CircuitState.OPEN.value if health.capacity_held else CircuitState.CLOSED.value)
+    families.gauge("circuit_breaker_state", state_text, held, uuid="", circuit="node_capacity")
+    families.counter(
+        "circuit_breaker_trips_total", trips_text, health.capacity_guard_trips, uuid="", circuit="node_capacity"
+    )
 
 
 def _watching(families: Families, health: HealthStatistics) -> None:

@@ -17,6 +17,8 @@ from hypervisor.gpu.conditions import Finding
 from hypervisor.gpu.fleet import CardState, Fleet
 from hypervisor.gpu.health import facts as card_facts
 from hypervisor.gpu.health import machine, policy
+from hypervisor.gpu.health.breakers import Breakers
+from hypervisor.gpu.health.circuit import Circuit
 from hypervisor.gpu.health.facts import NO_FACTS, HealthFacts
 from hypervisor.gpu.health.host import FOREIGN_DRIVERS, BusGpu, Host
 from hypervisor.gpu.health.kernel_log import KernelLog, LogFinding, LogKind
@@ -54,9 +56,12 @@ class HealthStatistics:
     """Counts since the start of the daemon, by UUID; times are wall time in seconds since the epoch.
 
     facts: what each card last said of itself. log_failure: why the kernel's log can't be read, "" while it can,
-    None where it is not looked at.
+    None where it is not looked at. circuits are by UUID and field.
     """
 
+    circuits: Mapping[tuple[str, str], Circuit]
+    capacity_guard_trips: int
+    capacity_held: bool
     xids: Mapping[tuple[str, int], int]
     xid_last_at: Mapping[tuple[str, int], float]
     transitions: Mapping[tuple[str, str, str, str], int]
@@ -105,6 +110,7 @@ class HealthMonitor:
         self._bus: tuple[BusGpu, ...] | None = None
         self._bus_due_at = 0.0
         self._events_failure = 0
+        self._breakers = Breakers(self.occurrences)
 
     def reload(self, settings: Settings, xid_policy: policy.XidPolicy) -> None:
         """Judge by other settings from now on."""
@@ -151,6 +157,8 @@ class HealthMonitor:
         The energy counter falls only when a card was reset.
         """
         known = self._of(card.uuid)
+        for uuid in fleet.devices_of(card):
+            self._breakers.on_circuits(uuid, fleet.records[uuid].circuits)
         if told.clock_event_reasons.value is not None:
             known.known = replace(known.known, clock_reasons=told.clock_event_reasons.value)
         energy = fleet.records[card.uuid].sensors.energy
@@ -159,6 +167,10 @@ class HealthMonitor:
         if known.energy is not None and energy.value < known.energy:
             known.health = machine.on_reset(known.health)
         known.energy = energy.value
+
+    def guard_capacity(self, fleet: Fleet, *, now: float) -> None:
+        """Put the capacity from before in the place of one that fell too far for one source to be believed."""
+        self._breakers.guard(fleet, self._host if self._sees_host(fleet) else None, sees_bus=bool(self._bus), now=now)
 
     # ---- what comes from the host ----
 
@@ -317,17 +329,19 @@ class HealthMonitor:
 
     def node_findings(self, fleet: Fleet) -> list[Finding]:
         """The conditions of the node that come from the host."""
+        held = self._breakers.capacity.summary
+        found = [Finding(HealthCode.CAPACITY_HELD, held, "capacity")] if held else []
         if not self._bus or not fleet.cards or not self._sees_host(fleet):
-            return []
+            return found
         hidden = [
             f"{gpu.address} ({gpu.driver or 'no driver'})"
             for gpu in self._bus
             if gpu.address not in fleet.cards and gpu.driver not in FOREIGN_DRIVERS
         ]
         if not hidden:
-            return []
+            return found
         text = f"the PCI bus has {len(self._bus)} GPUs, and the driver does not show {', '.join(hidden)}"
-        return [Finding(HealthCode.GPUS_NOT_SHOWN, f"{text}; see the kernel's log")]
+        return [*found, Finding(HealthCode.GPUS_NOT_SHOWN, f"{text}; see the kernel's log")]
 
     def on_state(self, card: CardState, state: HealthState, reason: str) -> None:
         """The state that is published of a card; counts transitions."""
@@ -339,6 +353,9 @@ class HealthMonitor:
     def statistics(self) -> HealthStatistics:
         """A copy of the counts."""
         return HealthStatistics(
+            circuits=dict(self._breakers.circuits),
+            capacity_guard_trips=self._breakers.capacity.trips,
+            capacity_held=bool(self._breakers.capacity.holding),
             xids=dict(self._xids),
             xid_last_at=dict(self._xid_last),
             transitions=dict(self._transitions),

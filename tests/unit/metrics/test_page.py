@@ -15,6 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from hypervisor.gpu import GpuReaderStatistics
+from hypervisor.gpu.health.circuit import Circuit, CircuitState
 from hypervisor.gpu.health.facts import HealthFacts
 from hypervisor.gpu.health.monitor import HealthStatistics
 from hypervisor.metrics import COLLECTORS, Exposition, MetricsView
@@ -89,8 +90,11 @@ def view(allocations=(), usages=(), devices=None) -> MetricsView:
                 lingering_children=0,
                 calls={("nvmlDeviceGetMemoryInfo_v2", 0): 8, ("nvmlDeviceGetMemoryInfo_v2", 15): 1},
                 call_seconds={"nvmlDeviceGetMemoryInfo_v2": 0.5},
-                rejected_readings={"memory": 1},
+                rejected_readings={(v.uuid(0), "total_memory", "zero"): 1},
                 health=HealthStatistics(
+                    circuits={(v.uuid(0), "total_memory"): Circuit(CircuitState.OPEN, 4, 0, 2)},
+                    capacity_guard_trips=1,
+                    capacity_held=True,
                     xids={(v.uuid(0), 13): 2},
                     xid_last_at={(v.uuid(0), 13): 1990.0},
                     transitions={(v.uuid(0), "healthy", "unhealthy", "RecoveryNeeded"): 1},
