@@ -1,0 +1,106 @@
+"""What a container is given by Allocate: environment, mounts, device nodes or CDI names. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hypervisor.kube.names import CONTAINER_LIMITER, CONTAINER_PRELOAD, CONTAINER_SHM, CONTAINER_USAGE, DOMAIN
+from hypervisor.model import GpuIdentity, IsolationMode
+
+
+class Injection(Enum):
+    """How the cards get into a container.
+
+    environment: NVIDIA_VISIBLE_DEVICES for NVIDIA's runtime, and the device nodes by name, so that a reload of
+    systemd does not take them away. nodes: device nodes only. cdi: names of devices in our CDI file.
+    """
+
+    ENVIRONMENT = "environment"
+    NODES = "nodes"
+    CDI = "cdi"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A bind mount of a file of the host."""
+
+    container_path: str
+    host_path: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerAnswer:
+    """All that a container is given. nodes are paths below /dev, the same inside and outside."""
+
+    environment: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    nodes: tuple[str, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFiles:
+    """Paths on the host of what every container is given: the limiter's library and the ld.so.preload that names it."""
+
+    limiter: str
+    preload: str
+    injection: Injection = Injection.ENVIRONMENT
+    workload_environment: tuple[tuple[str, str], ...] = field(default=())
+
+
+CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+
+
+def device_nodes(cards: Iterable[GpuIdentity]) -> tuple[str, ...]:
+    """The device nodes of these cards and of the driver; the caller leaves out those that are not there."""
+    minors = sorted({card.minor for card in cards if card.minor is not None})
+    return (*(f"/dev/nvidia{minor}" for minor in minors), *CONTROL_NODES)
+
+
+def answer(
+    directory: str,
+    host: HostFiles,
+    *,
+    cards: Sequence[GpuIdentity],
+    isolation: IsolationMode | None,
+    existing_nodes: Iterable[str],
+) -> ContainerAnswer:
+    """The answer for a container whose limit files lie in a directory of the host.
+
+    isolation None: not known yet; the limiter is then loaded, waits until the file is armed, and does what it says.
+    """
+    limited = isolation in (None, IsolationMode.SOFT)
+    environment = {
+        **dict(host.workload_environment),
+        "TF_ISOLATION_MODE": (isolation or IsolationMode.SOFT).value,
+        "TF_SHM_PATH": CONTAINER_SHM,
+    }
+    mounts = [
+        Mount(container_path=CONTAINER_SHM, host_path=f"{directory}/shm", read_only=True),
+        Mount(container_path=CONTAINER_USAGE, host_path=f"{directory}/usage", read_only=False),
+    ]
+    if limited:
+        mounts.append(Mount(container_path=CONTAINER_LIMITER, host_path=host.limiter, read_only=True))
+        mounts.append(Mount(container_path=CONTAINER_PRELOAD, host_path=host.preload, read_only=True))
+    nodes: tuple[str, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+    if host.injection is Injection.CDI:
+        cdi_devices = tuple(f"{DOMAIN}/gpu={card.uuid}" for card in cards)
+    else:
+        there = set(existing_nodes)
+        nodes = tuple(node for node in device_nodes(cards) if node in there)
+    if host.injection is Injection.ENVIRONMENT:
+        environment["NVIDIA_VISIBLE_DEVICES"] = ",".join(card.uuid for card in cards) or "void"
+    return ContainerAnswer(
+        environment=tuple(sorted(environment.items())), mounts=tuple(mounts), nodes=nodes, cdi_devices=cdi_devices
+    )
+
+
+def preferred(available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
+    """A preference among ids that are all alike: those that must be there, then the first. Total for any input."""
+    chosen = list(dict.fromkeys(must_include))
+    chosen += [each for each in dict.fromkeys(available) if each not in set(chosen)]
+    return tuple(chosen[: max(size, 0)])

@@ -1,0 +1,97 @@
+"""Our CDI file: the node's cards as devices that a container runtime can inject. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hypervisor.kube.answers import CONTROL_NODES, HostFiles
+from hypervisor.kube.names import CONTAINER_LIMITER, CONTAINER_PRELOAD, CONTAINER_SHM, CONTAINER_USAGE, DOMAIN
+from hypervisor.model import Allocation, AllocationPhase, GpuIdentity, IsolationMode
+
+CDI_VERSION = "0.6.0"
+FILE_NAME = "tensor-fusion.json"
+
+
+def cdi_files(
+    cards: Sequence[GpuIdentity],
+    allocations: Iterable[Allocation],
+    host: HostFiles,
+    *,
+    driver_version: str,
+    existing_nodes: Iterable[str],
+) -> dict[str, str]:
+    """Content by file name: one of the cards, and one of the allocations while there are any.
+
+    tensor-fusion.ai/gpu=UUID gives a card's device nodes; tensor-fusion.ai/allocation=UID gives the limits of an
+    allocation with the library that holds them, and the cards that it was granted.
+    """
+    there = set(existing_nodes)
+    control = [{"path": node} for node in CONTROL_NODES if node in there]
+    by_uuid = {card.uuid: _nodes(card, there) for card in cards}
+    files: dict[str, str] = {}
+    if cards:
+        devices = [
+            {"name": card.uuid, "containerEdits": {"deviceNodes": [*by_uuid[card.uuid], *control] or None}}
+            for card in cards
+        ]
+        files[FILE_NAME] = _file("gpu", devices, driver_version)
+    limited = [
+        {"name": each.uid, "containerEdits": _edits(each, host, by_uuid, control)}
+        for each in sorted(allocations, key=lambda each: each.uid)
+        if each.phase is AllocationPhase.ACTIVE
+    ]
+    if limited:
+        files["tensor-fusion-allocations.json"] = _file("allocation", limited, driver_version)
+    return files
+
+
+def _nodes(card: GpuIdentity, there: set[str]) -> list[dict[str, str]]:
+    path = f"/dev/nvidia{card.minor}"
+    return [{"path": path}] if card.minor is not None and path in there else []
+
+
+def _edits(
+    allocation: Allocation, host: HostFiles, by_uuid: dict[str, list[dict[str, str]]], control: list[dict[str, str]]
+) -> dict[str, Any]:
+    nodes = [node for grant in allocation.grants for node in by_uuid.get(grant.gpu_uuid, ())]
+    mounts = [
+        _mount(f"{allocation.directory}/shm", CONTAINER_SHM, "ro"),
+        _mount(f"{allocation.directory}/usage", CONTAINER_USAGE, "rw"),
+    ]
+    if allocation.spec.isolation is not IsolationMode.SHARED:
+        mounts.append(_mount(host.limiter, CONTAINER_LIMITER, "ro"))
+        mounts.append(_mount(host.preload, CONTAINER_PRELOAD, "ro"))
+    devices = ",".join(grant.gpu_uuid for grant in allocation.grants)
+    return {
+        "env": [
+            f"TF_SHM_PATH={CONTAINER_SHM}",
+            f"TF_ISOLATION_MODE={allocation.spec.isolation.value}",
+            f"CUDA_VISIBLE_DEVICES={devices}",
+        ],
+        "mounts": mounts,
+        "deviceNodes": [*nodes, *control] or None,
+    }
+
+
+def _mount(host_path: str, container_path: str, access: str) -> dict[str, Any]:
+    options = ["bind", "nosuid", "nodev", access]
+    return {"hostPath": host_path, "containerPath": container_path, "options": options}
+
+
+def _file(kind: str, devices: list[dict[str, Any]], driver_version: str) -> str:
+    content = {
+        "cdiVersion": CDI_VERSION,
+        "kind": f"{DOMAIN}/{kind}",
+        # A new driver makes a new file, so that a runtime that caches by content reads it again.
+        "annotations": {f"{DOMAIN}/driver-version": driver_version or "unknown"},
+        "devices": [_without_nothing(device) for device in devices],
+    }
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def _without_nothing(device: dict[str, Any]) -> dict[str, Any]:
+    edits = {key: value for key, value in device["containerEdits"].items() if value}
+    # The format wants edits with something in them.
+    return {**device, "containerEdits": edits or {"env": [f"NVIDIA_VISIBLE_DEVICES={device['name']}"]}}

@@ -1,0 +1,109 @@
+"""Allocations that files declare, for hosts without Kubernetes. Strict and pure; one file, several allocations.
+
+[[allocations]]
+name = "notebook"        # the allocation's id
+gpu = "0"                # an index or a UUID; left out: any card
+compute = "40%"          # or TFLOPS as 312; left out: no limit
+vram = "8Gi"
+isolation = "soft"
+qos = "medium"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Annotated, Literal
+
+import msgspec
+
+from hypervisor.model import (
+    AllocationSpec,
+    Compute,
+    DeviceRequest,
+    IsolationMode,
+    Owner,
+    OwnerKind,
+    QosClass,
+    Resources,
+)
+from hypervisor.model.quantity import QuantityError, parse_bytes, parse_compute
+
+
+class DeclarationError(ValueError):
+    """A file that can't be used; the text says where and why."""
+
+
+class _Declared(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+    gpu: str = ""
+    count: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
+    compute: str = ""
+    compute_request: str = ""
+    vram: str = ""
+    vram_request: str = ""
+    isolation: Literal["shared", "soft", "hard", "partitioned"] = "soft"
+    qos: Literal["low", "medium", "high", "critical"] = "medium"
+
+
+class _Worker(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    name: str
+    allocation: str
+    command: list[str]
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    allocations: list[_Declared] = []
+    workers: list[_Worker] = []
+
+
+def read_declarations(text: str, *, file: str) -> tuple[AllocationSpec, ...]:
+    """The allocations of one file, whose name is given for messages and owns them. Raises DeclarationError."""
+    try:
+        found = msgspec.convert(tomllib.loads(text), _File)
+    except tomllib.TOMLDecodeError as error:
+        raise DeclarationError(f"{file} is not TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise DeclarationError(f"{file}: {error}") from error
+    if found.workers:
+        raise DeclarationError(
+            f"{file}: declares the worker {found.workers[0].name!r}, and this daemon can't start workers; remove it"
+        )
+    names = [each.name for each in found.allocations]
+    for name in names:
+        if names.count(name) > 1:
+            raise DeclarationError(f"{file}: declares {name!r} twice; give each allocation a name of its own")
+    return tuple(_spec(each, file) for each in found.allocations)
+
+
+def _spec(declared: _Declared, file: str) -> AllocationSpec:
+    requests = Resources(
+        compute=_compute(declared.compute_request, declared, file),
+        vram_bytes=_bytes(declared.vram_request, declared, file),
+    )
+    limits = Resources(
+        compute=_compute(declared.compute, declared, file), vram_bytes=_bytes(declared.vram, declared, file)
+    )
+    if declared.gpu and declared.count > 1:
+        raise DeclarationError(f"{file}: {declared.name}: a named gpu is one GPU, and count says {declared.count}")
+    request = DeviceRequest(gpu=declared.gpu, requests=requests, limits=limits)
+    return AllocationSpec(
+        allocation_id=declared.name,
+        owner=Owner(kind=OwnerKind.DECLARED, name=file),
+        devices=(request,) * declared.count,
+        isolation=IsolationMode(declared.isolation),
+        qos=QosClass(declared.qos),
+    )
+
+
+def _compute(text: str, declared: _Declared, file: str) -> Compute | None:
+    try:
+        return parse_compute(text) if text else None
+    except QuantityError as error:
+        raise DeclarationError(f"{file}: {declared.name}: {error}") from error
+
+
+def _bytes(text: str, declared: _Declared, file: str) -> int | None:
+    try:
+        return parse_bytes(text) if text else None
+    except QuantityError as error:
+        raise DeclarationError(f"{file}: {declared.name}: {error}") from error

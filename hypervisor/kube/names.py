@@ -1,0 +1,23 @@
+"""The names that Pods, nodes and manifests carry. They are those of the product whose users we serve."""
+
+from __future__ import annotations
+
+DOMAIN = "tensor-fusion.ai"
+PREFIX = f"{DOMAIN}/"
+INDEX_RESOURCE = f"{PREFIX}index_"
+
+# Paths in a container; the limiter looks at them first.
+CONTAINER_SHM = "/run/tensor-fusion/shm/shm"
+CONTAINER_USAGE = "/run/tensor-fusion/shm/usage"
+CONTAINER_LIMITER = "/tensor-fusion-limiter/libcuda_limiter.so"
+CONTAINER_PRELOAD = "/etc/ld.so.preload"
+
+# Written by the scheduler or the operator; deploy/ keeps others from writing them.
+GPU_IDS = f"{PREFIX}gpu-ids"
+INDEX = f"{PREFIX}index"
+CONTAINER_GPUS = f"{PREFIX}container-gpus"
+PARTITION_UUIDS = f"{PREFIX}partition-uuids"
+EFFECTIVE_SM_PERCENT = f"{PREFIX}effective-hard-sm-percent"
+
+NATIVE_RESOURCE = "nvidia.com/gpu"
+MIG_RESOURCE = "nvidia.com/mig-"
