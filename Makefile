@@ -6,7 +6,7 @@ DEMO_ARGS ?=
 QUICK := not slow and not gpu
 
 NATIVE_INPUTS := $(wildcard limiter/*/*.[ch] limiter/*/*.def limiter/*.map limiter/*.py simulator/*/*.[ch] \
-	simulator/*/*.def simulator/*/*.csv simulator/*/*.map simulator/*/*/*.def simulator/*.py protos/hypervisor/v1/*.proto \
+	simulator/*/*.def simulator/*/*.csv simulator/*/*.map simulator/*/*/*.def simulator/*.py protos/*/*.proto protos/hypervisor/v1/*.proto \
 	buildsupport/*.py setup.py)
 
 .PHONY: all setup demo test test-slow test-clients bench lint format clean

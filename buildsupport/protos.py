@@ -15,8 +15,9 @@ def generate(target: Path = ROOT) -> None:
     Raises SystemExit with the generator's own message when a .proto file is wrong.
     """
     sources = sorted(PROTOS.glob("hypervisor/v1/*.proto"))
-    newest = max(path.stat().st_mtime_ns for path in [*sources, Path(__file__)])
-    outputs = [target / "hypervisor/v1" / f"{path.stem}_pb2.py" for path in sources]
+    kubelet = sorted(PROTOS.glob("kubelet/*.proto"))
+    newest = max(path.stat().st_mtime_ns for path in [*sources, *kubelet, Path(__file__)])
+    outputs = [target / "hypervisor/v1" / f"{path.stem}_pb2.py" for path in [*sources, *kubelet]]
     if all(path.exists() and path.stat().st_mtime_ns >= newest for path in outputs):
         return
     import grpc_tools
@@ -27,11 +28,14 @@ def generate(target: Path = ROOT) -> None:
         [
             "protoc",
             f"-I{PROTOS}",
+            # Kubelet's APIs lie apart and are generated beside ours.
+            f"-Ihypervisor/v1={PROTOS / 'kubelet'}",
             f"-I{well_known}",
             f"--python_out={target}",
             f"--pyi_out={target}",
             f"--grpc_python_out={target}",
             *map(str, sources),
+            *(f"hypervisor/v1/{path.name}" for path in kubelet),
         ]
     )
     if status != 0:

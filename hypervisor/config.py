@@ -111,6 +111,41 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         10_000
     )
     shutdown_seconds: Annotated[float, _setting("Time that a stop may take", ge=0.5, le=60)] = 4.0
+    kubernetes: Annotated[
+        bool, _setting("Serve the Pods of this node: kubelet's device plugin API, annotations, events on Pods")
+    ] = False
+    kubeconfig: Annotated[
+        str, _setting("Kubeconfig file; by default the service account of the Pod that the daemon runs in")
+    ] = ""
+    kubelet_dir: Annotated[str, _setting("Root directory of kubelet")] = "/var/lib/kubelet"
+    pod_logs_dir: Annotated[
+        str, _setting("Directory of the logs of Pods, which tells what lives when nobody else does")
+    ] = "/var/log/pods"
+    host_dir: Annotated[
+        str, _setting("Directory of the host, at the same path here, for the library that Pods are given")
+    ] = "/run/tensor-fusion"
+    device_injection: Annotated[
+        str,
+        _setting(
+            "How cards get into containers: environment (NVIDIA_VISIBLE_DEVICES and device nodes), nodes, or cdi",
+            pattern="^(environment|nodes|cdi)$",
+        ),
+    ] = "environment"
+    isolation_policy: Annotated[
+        str,
+        _setting(
+            "dynamic: the first Pod of an idle card decides its mode; static: all Pods have the node's mode",
+            pattern="^(dynamic|static)$",
+        ),
+    ] = "dynamic"
+    isolation_mode: Annotated[
+        str, _setting("The node's mode where the policy is static", pattern="^(shared|soft|hard|partitioned)$")
+    ] = "soft"
+    pod_resources_proxy: Annotated[
+        str, _setting("Socket on which PodResources are served with real GPUs, unix:PATH; none by default")
+    ] = ""
+    cdi_dir: Annotated[str, _setting("Directory for CDI files, such as /var/run/cdi; none are written by default")] = ""
+    allocations_dir: Annotated[str, _setting("Directory of TOML files that declare allocations; none by default")] = ""
     log_level: Annotated[
         str, _setting("debug, info, warning or error", reload=True, pattern="^(debug|info|warning|error)$")
     ] = "info"

@@ -40,6 +40,7 @@ from hypervisor.model import (
 )
 
 _MEBIBYTE = 2**20
+_RESERVED_PREFIX = "grant-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,11 @@ class Ground:
         """The same, and the largest there is where the GPU was not seen yet."""
         known = self.known_context_bytes(gpu_uuid)
         return LARGEST_BYTES if known is None else known
+
+
+def is_reserved(uid: str) -> bool:
+    """Is this the name of files that are made before it is known whose they are?"""
+    return uid.startswith(_RESERVED_PREFIX)
 
 
 def access_of(allocation: Allocation) -> Access:
@@ -235,8 +241,11 @@ def _orphan(ground: Ground, uid: str) -> Held | None:
             raise
         inhabited = False
     else:
-        inhabited = files.shm.state.armed and _is_inhabited(ground, files)
+        armed = files.shm.state.armed
+        inhabited = armed and _is_inhabited(ground, files)
         files.close()
+        if is_reserved(uid) and not armed:
+            return None  # a container may have been told of them; who reserved them discards them
     if not inhabited:
         ground.directory.remove(uid)
         ground.tell.count.orphans_removed += 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hypervisor.allocations.admission import Rules, admit, admit_change
-from hypervisor.allocations.adoption import Ground, adopt, bring_up_to_date
+from hypervisor.allocations.adoption import Ground, adopt, bring_up_to_date, is_reserved
 from hypervisor.allocations.contexts import ContextSizes
 from hypervisor.allocations.environment import environment
 from hypervisor.allocations.foreign import foreign_bytes
@@ -21,6 +21,7 @@ from hypervisor.allocations.held import Held
 from hypervisor.allocations.processes import ProcessTable
 from hypervisor.allocations.records import RecordStore, StoreError
 from hypervisor.allocations.requests import check_repeat, check_spec, described, merged
+from hypervisor.allocations.reserving import discard, reserve
 from hypervisor.allocations.rounds import Rounds
 from hypervisor.allocations.storing import make, put_in_force, remove, storage_failed
 from hypervisor.allocations.telling import AllocationsStatistics, Counting, EmitEvent, Tell
@@ -100,10 +101,32 @@ class Allocations:
         """The figures of the last round, in the same order."""
         return tuple(held.current_usage for held in self._ordered())
 
-    def allocate(self, spec: AllocationSpec, inventory: Inventory, *, dry_run: bool = False) -> tuple[Allocation, bool]:
+    def reserve(self, uid: str) -> str:
+        """Make limit files under a name, grant-..., empty and not armed, before it is known whose they are; those that
+        are there stay. Gives their directory. Raises Refusal."""
+        return reserve(self._ground, uid)
+
+    def directory_of(self, uid: str) -> str:
+        """Where the limit files of a name lie, or would."""
+        return str(self._ground.directory.path(uid))
+
+    def discard_reserved(self, uid: str) -> None:
+        """Remove files that were reserved and that nobody was granted. Raises Refusal."""
+        if uid not in self._held:
+            discard(self._ground, uid)
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """Names of files that were reserved and that nobody was granted."""
+        return tuple(uid for uid in self._ground.directory.uids() if is_reserved(uid) and uid not in self._held)
+
+    def allocate(
+        self, spec: AllocationSpec, inventory: Inventory, *, dry_run: bool = False, reserved: str = ""
+    ) -> tuple[Allocation, bool]:
         """Grant a share, or give the allocation that the same request was granted before (then True). Raises Refusal.
 
-        With dry_run everything is checked and nothing is made; the answer then has no uid and no directory.
+        With dry_run everything is checked and nothing is made; the answer then has no uid and no directory. reserved
+        names files to be used that reserve() made.
         """
         try:
             check_spec(spec)
@@ -114,7 +137,7 @@ class Allocations:
             grants = admit(spec, inventory, self.all, self._rules(inventory))
             if dry_run:
                 return self._drafted(spec, grants, inventory), False
-            return self._grant(spec, grants, inventory), False
+            return self._grant(spec, grants, inventory, uid=reserved or str(uuid.uuid4())), False
         except Refusal as refusal:
             if not dry_run:
                 self._tell_refused(spec, refusal)
@@ -300,8 +323,9 @@ class Allocations:
             simulated=inventory.simulated,
         )
 
-    def _grant(self, spec: AllocationSpec, grants: tuple[DeviceGrant, ...], inventory: Inventory) -> Allocation:
-        uid = str(uuid.uuid4())
+    def _grant(
+        self, spec: AllocationSpec, grants: tuple[DeviceGrant, ...], inventory: Inventory, *, uid: str
+    ) -> Allocation:
         allocation = replace(
             self._drafted(spec, grants, inventory),
             uid=uid,

@@ -5,18 +5,20 @@ from __future__ import annotations
 import errno
 import time
 
-from hypervisor.allocations.adoption import Ground, bring_up_to_date, make_limit_files, unlink
+from hypervisor.allocations.adoption import Ground, bring_up_to_date, is_reserved, link, make_limit_files, unlink
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.records import StoreError
-from hypervisor.limits import Finding, LimitFileError
+from hypervisor.limits import Finding, LimitFileError, LimitFiles
 from hypervisor.model import Allocation, EventType, Refusal, RefusalReason
 
 
 def make(ground: Ground, allocation: Allocation) -> Held:
     """Files, then the record, then armed: killed in between, nobody has been told, and the rest is removed or finished
-    at the next start. Raises Refusal (STORAGE_FAILED), and then nothing is left."""
+    at the next start. Raises Refusal (STORAGE_FAILED); then nothing is left, or of reserved files all, not armed."""
     try:
-        files = make_limit_files(ground, allocation)
+        files = (
+            _fill_reserved(ground, allocation) if is_reserved(allocation.uid) else make_limit_files(ground, allocation)
+        )
     except LimitFileError as error:
         raise storage_failed(error) from error
     held = Held.of(allocation, files, fresh=True)
@@ -29,9 +31,24 @@ def make(ground: Ground, allocation: Allocation) -> Held:
             ground.store.remove(allocation.uid)
         except StoreError:
             pass  # the first error is told; a record without files is a finding at the next start
-        _discard_files(ground, held)
+        if is_reserved(allocation.uid):
+            files.close()  # a container has them already; they wait for another try
+        else:
+            _discard_files(ground, held)
         raise storage_failed(error) from error
     return held
+
+
+def _fill_reserved(ground: Ground, allocation: Allocation) -> LimitFiles:
+    """Limits in force in files that were reserved, the symlink of a Pod, not armed. Raises LimitFileError."""
+    files = ground.directory.open(allocation.uid)
+    try:
+        bring_up_to_date(ground, allocation, files)
+        link(ground, allocation)
+    except LimitFileError:
+        files.close()
+        raise
+    return files
 
 
 def put_in_force(ground: Ground, held: Held, after: Allocation) -> None:

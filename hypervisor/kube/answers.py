@@ -66,10 +66,12 @@ def answer(
     *,
     cards: Sequence[GpuIdentity],
     isolation: IsolationMode | None,
+    chosen: bool,
     existing_nodes: Iterable[str],
 ) -> ContainerAnswer:
     """The answer for a container whose limit files lie in a directory of the host.
 
+    cards: those that the container gets; chosen False: it is not known yet which, so they are all.
     isolation None: not known yet; the limiter is then loaded, waits until the file is armed, and does what it says.
     """
     limited = isolation in (None, IsolationMode.SOFT)
@@ -78,6 +80,9 @@ def answer(
         "TF_ISOLATION_MODE": (isolation or IsolationMode.SOFT).value,
         "TF_SHM_PATH": CONTAINER_SHM,
     }
+    if chosen:
+        # Device 0 is then the first card of the grant, whatever else the image makes visible.
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(card.uuid for card in cards)
     mounts = [
         Mount(container_path=CONTAINER_SHM, host_path=f"{directory}/shm", read_only=True),
         Mount(container_path=CONTAINER_USAGE, host_path=f"{directory}/usage", read_only=False),

@@ -15,7 +15,8 @@ GRANT_PREFIX = "grant-"  # of the directories that hypervisor.allocations keeps 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One container's device ids. uid names the directory of its limit files and never comes twice.
 
-    pod_uid and container are "" until the grant is bound; created_at is wall time in seconds.
+    pod_uid and container are "" until the grant is bound; created_at is wall time in seconds. cards: the GPUs that the
+    container was given, where that was decided when kubelet asked; else it was given all of them.
     """
 
     uid: str
@@ -24,6 +25,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     created_at: float
     pod_uid: str = ""
     container: str = ""
+    cards: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, tuple[str, ...]]:

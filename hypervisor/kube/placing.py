@@ -12,14 +12,25 @@ Fits = Callable[[tuple[DeviceRequest, ...]], object]
 
 
 def place(
-    demand: Demand, container: str, devices: Sequence[DeviceObservation], *, held: Collection[str], fits: Fits
+    demand: Demand,
+    container: str,
+    devices: Sequence[DeviceObservation],
+    *,
+    held: Collection[str],
+    fits: Fits,
+    given: Sequence[str] = (),
+    naming: bool = False,
 ) -> tuple[DeviceRequest, ...]:
-    """Requests for one container of a Pod. held: UUIDs of cards with allocations. Raises Refusal.
+    """Requests for one container of a Pod. held: UUIDs of cards with allocations; given: the cards that the container
+    has already. Raises Refusal.
 
     Named cards are taken as named. Where nothing narrows the choice it is left to admission, which takes the card with
-    the least room that fits; else the first eligible ones that fit are taken.
+    the least room that fits; else, and with naming, the first eligible ones that fit are taken.
     """
     named = _named(demand, container)
+    if given:
+        _check_given(demand, container, named, given)
+        named = tuple(uuid.lower() for uuid in given)
     if named:
         return tuple(_request(demand, _by_name(name, devices).identity.uuid) for name in named)
     count = dict(demand.container_counts).get(container, demand.count)
@@ -31,7 +42,7 @@ def place(
             field="devices",
             remedy="ask for other GPUs, or for another node",
         )
-    if len(eligible) == len(devices):
+    if len(eligible) == len(devices) and not naming:
         return tuple(_request(demand, "") for _ in range(count))
     chosen: list[DeviceRequest] = []
     for _ in range(count):
@@ -42,6 +53,18 @@ def place(
 def shares_of_containers(demand: Demand) -> frozenset[str]:
     """The containers that the Pod gives GPUs of their own; empty where it says nothing of that."""
     return frozenset(name for name, _ in (*demand.container_counts, *demand.container_gpus))
+
+
+def _check_given(demand: Demand, container: str, named: Sequence[str], given: Sequence[str]) -> None:
+    wanted = len(named) or dict(demand.container_counts).get(container, demand.count)
+    if (named and set(named) != {uuid.lower() for uuid in given}) or wanted != len(given):
+        raise Refusal(
+            RefusalReason.GPU_NOT_FOUND,
+            f"the container was given {', '.join(given)} before the Pod's annotations were known, and they ask for "
+            f"{', '.join(named) or f'{wanted} GPUs'}",
+            field="devices",
+            remedy="delete the Pod, so that it is made anew",
+        )
 
 
 def _named(demand: Demand, container: str) -> tuple[str, ...]:

@@ -59,6 +59,13 @@ class HealthCode(Enum):
     STORE_FAILED = "StoreFailed"
     AGGREGATOR_UNREACHABLE = "AggregatorUnreachable"
     TIME_NAMESPACE = "TimeNamespace"
+    KUBELET_UNREACHABLE = "KubeletUnreachable"
+    POD_RESOURCES_UNREACHABLE = "PodResourcesUnreachable"
+    CHECKPOINT_REJECTED = "CheckpointRejected"
+    API_SERVER_UNREACHABLE = "ApiServerUnreachable"
+    PROCESSES_HIDDEN = "ProcessesHidden"
+    CDI_FAILED = "CdiFailed"
+    DECLARATION_REJECTED = "DeclarationRejected"
 
 
 class ConditionStatus(Enum):

@@ -43,7 +43,7 @@ class Grants(Protocol):
     """What the commands need of the allocations."""
 
     def allocate(
-        self, spec: AllocationSpec, inventory: Inventory, *, dry_run: bool = False
+        self, spec: AllocationSpec, inventory: Inventory, *, dry_run: bool = False, reserved: str = ""
     ) -> tuple[Allocation, bool]: ...
 
     def update_limits(
@@ -104,10 +104,13 @@ class Commands:
         self._done = self._refused = 0
         self._refusals: Counter[RefusalReason] = Counter()
 
-    async def allocate(self, spec: AllocationSpec, *, dry_run: bool) -> tuple[Allocation, bool, Mapping[str, str]]:
-        """Grant a share; the bool says that it existed. Raises Refusal."""
+    async def allocate(
+        self, spec: AllocationSpec, *, dry_run: bool, reserved: str = ""
+    ) -> tuple[Allocation, bool, Mapping[str, str]]:
+        """Grant a share; the bool says that it existed. reserved names limit files that were made before. Raises
+        Refusal."""
         async with self._turn_for(counted=not dry_run):
-            allocation, existed = self._grants.allocate(spec, self._cards.inventory, dry_run=dry_run)
+            allocation, existed = self._grants.allocate(spec, self._cards.inventory, dry_run=dry_run, reserved=reserved)
             if not dry_run:
                 self._publisher.publish()
             return allocation, existed, {**self._grants.environment(allocation), **self._environment}

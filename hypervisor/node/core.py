@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -24,6 +25,7 @@ from hypervisor.node.conditions import blocking
 from hypervisor.node.control import Control
 from hypervisor.node.identity import Start
 from hypervisor.node.journal import Journal
+from hypervisor.node.kubernetes_view import HasStatistics
 from hypervisor.node.live import Live
 from hypervisor.node.notify import Notifier
 from hypervisor.node.occurrences import Occurrences
@@ -32,14 +34,12 @@ from hypervisor.node.reporter import Reporter
 from hypervisor.node.revisions import Revisions
 from hypervisor.node.state import NodeState, Parts
 
+if TYPE_CHECKING:
+    from hypervisor.node.kubernetes import KubernetesNode
+    from hypervisor.rpc.asyncio_host import AsyncioHost
+
 log = structlog.get_logger("node")
 HOUSEKEEPING_SECONDS = 1.0
-
-
-class HasStatistics(Protocol):
-    """A feed or a queue; statistics() gives a frozen dataclass of numbers."""
-
-    def statistics(self) -> object: ...
 
 
 class NodeCore:
@@ -74,13 +74,14 @@ class NodeCore:
             ),
             wall_clock=time.time,
         )
+        self._workload_environment = simulated.workload_environment(machine) if machine else {}
         self._publisher = Publisher(self.state, self._live, journal.emit)
         self.commands = Commands(
             grants=allocations,
-            cards=reader,
+            cards=self._live,
             publisher=self._publisher,
             emit=journal.emit,
-            environment=simulated.workload_environment(machine) if machine else None,
+            environment=self._workload_environment,
         )
         self.control = Control(
             steps=allocations,
@@ -111,6 +112,30 @@ class NodeCore:
         """Show in conditions and metrics how reporting to the aggregator fares."""
         self._live.reporter = reporter
         self.add_feed("reporter", reporter)
+
+    def open_kubernetes(self, host: AsyncioHost) -> AbstractAsyncContextManager[KubernetesNode]:
+        """The Kubernetes mode of this node, not yet running. Raises StartError."""
+        # Imported here: a node without Kubernetes does not pay for it.
+        from hypervisor.node.kubernetes import open_kubernetes
+
+        return open_kubernetes(
+            self._live.settings,
+            host=host,
+            allocations=self._allocations,
+            commands=self.commands,
+            inventory=lambda: self._reader.inventory,
+            publish=self._publisher.publish,
+            snapshot=self.snapshot,
+            emit=self._journal.emit,
+            node_name=self._start.identity.name,
+            workload_environment=self._workload_environment,
+        )
+
+    def serve_pods(self, kubernetes: KubernetesNode) -> None:
+        """Show in the state, in conditions and metrics what the Kubernetes mode knows."""
+        self._live.kubernetes = kubernetes
+        for name, feed in kubernetes.feeds.items():
+            self.add_feed(name, feed)
 
     def snapshot(self) -> NodeSnapshot:
         """The current state, for the pages."""

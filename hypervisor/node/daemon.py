@@ -128,6 +128,10 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             aggregator = report_address(settings.report_to, insecure=settings.insecure)
             reporter = Reporter(aggregator, state=node.state, journal=journal, host=server.host)
             node.report_through(reporter)
+        kubernetes = None
+        if settings.kubernetes:
+            kubernetes = await stack.enter_async_context(node.open_kubernetes(server.host))
+            node.serve_pods(kubernetes)
         # Runs first when the tasks have ended for whatever reason: what follows has a deadline too.
         stack.callback(deadline.start, "the daemon's tasks have ended", status=1)
         async with trio.open_nursery() as nursery:
@@ -146,6 +150,8 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             nursery.start_soon(deadline.guard(node.control.run), notifier.alive)
             nursery.start_soon(deadline.guard(node.housekeeping), notifier)
             nursery.start_soon(deadline.guard(node.occurrences.run))
+            if kubernetes is not None:
+                nursery.start_soon(deadline.guard(kubernetes.run))
             if reporter is not None:
                 nursery.start_soon(deadline.guard(reporter.run))
             node.started()

@@ -64,10 +64,12 @@ def derive_gpus(
     ratios: Ratios,
     previous: Mapping[str, Gpu],
     now: float,
+    used_by: Mapping[str, str] | None = None,
 ) -> tuple[Gpu, ...]:
     """The devices ordered by index. now is wall time, for new conditions.
 
-    foreign: by UUID, the bytes that processes of no allocation hold, None where that can't be said.
+    foreign: by UUID, the bytes that processes of no allocation hold, None where that can't be said. used_by: by UUID,
+    who else has the card, where Kubernetes knows.
 
     A device equal to the one in previous (by UUID) is that very object; one that changed has the revision NEVER, for
     the caller to fill in when it publishes.
@@ -77,7 +79,7 @@ def derive_gpus(
     for device in sorted(inventory.devices, key=lambda device: device.identity.index):
         uuid = device.identity.uuid
         before = previous.get(uuid)
-        gpu = _derive(device, granted.get(uuid, _Granted()), foreign, ratios)
+        gpu = _derive(device, granted.get(uuid, _Granted()), foreign, ratios, (used_by or {}).get(uuid, ""))
         gpu = replace(gpu, conditions=settle(gpu.conditions, before.conditions if before else (), now))
         unchanged = before is not None and replace(gpu, revision=before.revision) == before
         gpus.append(before if unchanged and before is not None else gpu)
@@ -119,12 +121,14 @@ def _with_grant(granted: _Granted, allocation: Allocation, grant: DeviceGrant) -
     )
 
 
-def _derive(device: DeviceObservation, granted: _Granted, foreign: Mapping[str, int | None], ratios: Ratios) -> Gpu:
+def _derive(
+    device: DeviceObservation, granted: _Granted, foreign: Mapping[str, int | None], ratios: Ratios, used_by: str
+) -> Gpu:
     unattributed = _unattributed(device, foreign)
     conditions = device.conditions
     codes = {condition.code for condition in conditions}
     allocatable = device.health in _GRANTABLE and not codes & _HOLDING
-    used_by = USED_BY_US if granted.ids else ""
+    used_by = used_by or (USED_BY_US if granted.ids else "")
     if unattributed.value is None:
         allocatable = False
         used_by = used_by or USED_BY_UNKNOWN

@@ -12,6 +12,7 @@ from hypervisor.model import Allocation, Condition, HealthCode, Inventory
 from hypervisor.node.control import Intervals
 from hypervisor.node.derive import Ratios
 from hypervisor.node.journal import Journal
+from hypervisor.node.kubernetes_view import KubernetesView
 from hypervisor.node.publisher import failed
 from hypervisor.node.reporter import Reporter
 from hypervisor.node.revisions import Revisions
@@ -36,11 +37,26 @@ class Live:
         self._journal = journal
         self._revisions = revisions
         self.reporter: Reporter | None = None
+        self.kubernetes: KubernetesView | None = None
 
     @property
     def inventory(self) -> Inventory:
-        """What the driver said last."""
-        return self._reader.inventory
+        """What the driver said last, with what Kubernetes knows to be in other hands."""
+        inventory = self._reader.inventory
+        return inventory if self.kubernetes is None else self.kubernetes.overlaid(inventory)
+
+    @property
+    def used_by(self) -> Mapping[str, str]:
+        """By GPU UUID, who else has a card, where Kubernetes knows."""
+        return {} if self.kubernetes is None else self.kubernetes.used_by
+
+    async def detach(self, uuid: str) -> None:
+        """Let go of a card. Raises Refusal."""
+        await self._reader.detach(uuid)
+
+    async def attach(self, uuid: str) -> None:
+        """Take a card back. Raises Refusal."""
+        await self._reader.attach(uuid)
 
     @property
     def allocations(self) -> tuple[Allocation, ...]:
@@ -80,4 +96,6 @@ class Live:
             found.append(failed(HealthCode.JOURNAL_FAILED, self._journal.failed_reason))
         if self.reporter is not None and self.reporter.failing:
             found.append(failed(HealthCode.AGGREGATOR_UNREACHABLE, self.reporter.failing))
+        if self.kubernetes is not None:
+            found.extend(self.kubernetes.conditions)
         return tuple(found)

@@ -47,6 +47,9 @@ class Sources(Protocol):
     @property
     def ratios(self) -> Ratios: ...
 
+    @property
+    def used_by(self) -> Mapping[str, str]: ...
+
 
 class Publisher:
     """The only caller of NodeState.update(). For the trio main thread."""
@@ -77,6 +80,7 @@ class Publisher:
                 allocations=allocations,
                 usages=tuple(usage for usage in self._usages if usage.allocation_id in living),
                 conditions=sources.conditions,
+                used_by=sources.used_by,
             )
         )
         if changed:

@@ -6,7 +6,7 @@ A consumer that is slow skips snapshots; it never misses the last. All methods a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -28,7 +28,8 @@ from hypervisor.node.revisions import Revisions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a snapshot is made of. foreign: by GPU UUID, bytes of processes of no allocation, None where that can't be
-    said. conditions are the daemon's own; those of the driver come with the inventory."""
+    said. conditions are the daemon's own; those of the driver come with the inventory.
+    used_by: by GPU UUID, who else has the card."""
 
     inventory: Inventory
     ratios: Ratios
@@ -37,6 +38,7 @@ class Parts:
     usages: tuple[AllocationUsage, ...] = ()
     workers: tuple[Worker, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    used_by: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,7 @@ def compose(parts: Parts, previous: NodeSnapshot, *, now: float) -> NodeSnapshot
             ratios=parts.ratios,
             previous={gpu.identity.uuid: gpu for gpu in previous.gpus},
             now=now,
+            used_by=parts.used_by,
         ),
         allocations=tuple(sorted(parts.allocations, key=lambda allocation: allocation.spec.allocation_id)),
         usages=tuple(sorted(parts.usages, key=lambda usage: usage.allocation_id)),

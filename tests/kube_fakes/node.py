@@ -1,0 +1,138 @@
+"""A node of the fake cluster: the real daemon between a fake kubelet and a fake API server, and Pods on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.daemon_process import DaemonProcess, wait_until
+from tests.kube_fakes.api_server import FakeApiServer
+from tests.kube_fakes.kubelet import FakeKubelet, Given
+from tests.node_values import GIB  # noqa: F401 - for tests that import from here
+
+NODE = "node-1"
+INDEX_0 = "tensor-fusion.ai/index_0"
+
+
+def pod(
+    name: str,
+    *,
+    node: str = NODE,
+    namespace: str = "default",
+    resources: dict[str, int] | None = None,
+    uid: str = "",
+    **annotations: str,
+) -> dict:
+    """A Pod with one container, main, that asks for one of index_0 unless told otherwise."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": uid or str(uuid.uuid4()),
+            "annotations": {f"tensor-fusion.ai/{key.replace('_', '-')}": value for key, value in annotations.items()},
+        },
+        "spec": {
+            "nodeName": node,
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "app",
+                    "resources": {
+                        "limits": {
+                            key: str(value) for key, value in ({INDEX_0: 1} if resources is None else resources).items()
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
+class KubeNode:
+    """Kubelet, API server and daemon; each can be stopped and started."""
+
+    def __init__(self, make_daemon: Callable[..., DaemonProcess], *flags: str, simulate: str = "h100-sxm-80gb") -> None:
+        self.daemon = make_daemon(simulate=simulate)
+        root = self.daemon.directory
+        self.api = FakeApiServer().start()
+        self.kubelet = FakeKubelet(root / "kubelet").start()
+        self.logs = root / "pod-logs"
+        self.logs.mkdir()
+        self.daemon.flags = (
+            *self.daemon.flags,
+            *("--kubernetes", "--kubeconfig", str(self.api.kubeconfig(root / "kubeconfig"))),
+            *("--kubelet-dir", str(root / "kubelet"), "--pod-logs-dir", str(self.logs)),
+            *("--host-dir", str(root / "host"), "--node-name", NODE),
+            *flags,
+        )
+
+    def start(self) -> KubeNode:
+        self.daemon.start().wait_ready()
+        self.wait_registered()
+        return self
+
+    def close(self) -> None:
+        self.daemon.close()
+        self.kubelet.stop()
+        self.api.stop()
+
+    def wait_registered(self) -> None:
+        wait_until(lambda: self.kubelet.allocatable(INDEX_0) > 0, "index_0 to be allocatable")
+        wait_until(lambda: self.kubelet.allocatable("tensor-fusion.ai/index_10") > 0, "index_10 to be allocatable")
+
+    def run(self, document: dict) -> tuple[dict, Given]:
+        """Create a Pod on this node and admit it, as kubelet does when it sees it."""
+        created = self.api.create(document)
+        (given,) = self.kubelet.admit(created)
+        return created, given
+
+    def allocations(self) -> dict[str, dict]:
+        """The allocations of Pods, by Pod UID."""
+        items = json.loads(self.daemon.cli("get", "pods", "-o", "json").stdout)["items"]
+        return {each["spec"]["owner"]["pod"]["uid"]: each for each in items if "pod" in each["spec"]["owner"]}
+
+    def wait_allocation(self, uid: str) -> dict:
+        found: dict = wait_until(lambda: self.allocations().get(uid), f"an allocation of Pod {uid}")
+        return found
+
+    def wait_event(self, uid: str, reason: str) -> dict:
+        found = wait_until(
+            lambda: [each for each in self.api.events_of(uid) if each["reason"] == reason],
+            f"an event {reason} on Pod {uid}; there are {[each['reason'] for each in self.api.events_of(uid)]}",
+        )
+        return found[0]
+
+    def conditions(self) -> set[str]:
+        """Types of the node's conditions."""
+        node = json.loads(self.daemon.cli("get", "nodes", "-o", "json").stdout)["items"][0]
+        return {each["type"] for each in node["conditions"]}
+
+
+def host_path(given: Given, container_path: str) -> Path:
+    """Where a file of a container lies on the host."""
+    assert given.answer is not None
+    return Path(next(each.host_path for each in given.answer.mounts if each.container_path == container_path))
+
+
+def environment(given: Given, group: str) -> dict[str, str]:
+    """The environment of a process of a container, run without one: paths are those of the host."""
+    assert given.answer is not None
+    found = dict(given.answer.envs)
+    found["TF_SHM_PATH"] = str(host_path(given, found["TF_SHM_PATH"]))
+    preload = host_path(given, "/etc/ld.so.preload").read_text().strip()
+    found["LD_PRELOAD"] = str(host_path(given, preload))
+    return {**os.environ, **found, "SIM_GROUP": group}
+
+
+def run_container(given: Given, command: list[str], group: str) -> subprocess.CompletedProcess[Any]:
+    """Run a command in a container to its end."""
+    return subprocess.run(
+        command, env=environment(given, group), capture_output=True, text=True, timeout=60, check=False
+    )
