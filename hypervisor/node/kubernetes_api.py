@@ -98,7 +98,7 @@ class KubernetesApi:
 
     async def create_event(self, namespace: str, event: Mapping[str, Any]) -> None:
         """Write an event. Raises ApiFailure."""
-        document = msgspec.json.decode(msgspec.json.encode(event), type=self._event)
+        document: Any = msgspec.json.decode(msgspec.json.encode(event), type=self._event)
         await self._send("post", self._event, namespace=namespace, obj=document)
 
     async def count_event(self, namespace: str, name: str, change: Mapping[str, Any]) -> None:
