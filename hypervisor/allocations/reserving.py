@@ -33,7 +33,7 @@ def reserve(ground: Ground, uid: str) -> str:
                 uid,
                 _NOTHING,
                 access=Access(owner_uid=None, mounted_only=os.geteuid() == 0),
-                context_bytes=ground.context_bytes,
+                context_bytes=(),
             ).close()
         except LimitFileError as second:
             raise storage_failed(second) from second

@@ -44,6 +44,8 @@ def _fill_reserved(ground: Ground, allocation: Allocation) -> LimitFiles:
     files = ground.directory.open(allocation.uid)
     try:
         bring_up_to_date(ground, allocation, files)
+        for device, grant in enumerate(allocation.grants):
+            files.shm.set_context(device, ground.context_bytes(grant.gpu_uuid))
         link(ground, allocation)
     except LimitFileError:
         files.close()

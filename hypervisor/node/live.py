@@ -58,6 +58,10 @@ class Live:
         """Take a card back. Raises Refusal."""
         await self._reader.attach(uuid)
 
+    async def holders(self, uuid: str) -> tuple[int, ...]:
+        """Host pids that have a card open."""
+        return await self._reader.holders(uuid)
+
     @property
     def allocations(self) -> tuple[Allocation, ...]:
         """All grants."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import trio
 import trio.testing
@@ -27,6 +29,7 @@ class Node:
     """Grants, cards, sources and journal in one: what the commands act on."""
 
     conditions = ()
+    used_by: ClassVar[dict[str, str]] = {}
     ratios = Ratios(tflops=1.0, vram=1.0)
 
     def __init__(self, path) -> None:
