@@ -189,6 +189,7 @@ static CUresult begin_in(CUstream stream, CUgraph graph, CUstreamCaptureMode mod
     stream->capture = graph;
     stream->capture_mode = mode;
     stream->capture_origin = 1;
+    stream->capture_into = 0;
     stream->capture_status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
     sim_lock_driver();
     stream->capture_id = sim_driver.next_id++;
@@ -221,14 +222,23 @@ static CUresult begin_to(const char *call, int per_thread, CUstream given, CUgra
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = begin_in(stream, graph, mode);
+    if (result == CUDA_SUCCESS)
+        stream->capture_into = 1;
     return result == CUDA_SUCCESS ? join(stream, after, count) : result;
 }
 DEFINE_TWINS(cuStreamBeginCaptureToGraph, _ptsz, begin_to, (CUstream stream, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode), stream, graph, after, edges, count, mode)
 
+/* Enters a call that may be made on a stream whose recording is spoilt. */
+static CUresult enter(const char *call, int per_thread, CUstream given, CUstream *stream)
+{
+    CUresult result = sim_enter_stream(call, per_thread, given, stream);
+    return result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ? CUDA_SUCCESS : result;
+}
+
 static CUresult end(const char *call, int per_thread, CUstream given, CUgraph *out)
 {
     CUstream stream;
-    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    CUresult result = enter(call, per_thread, given, &stream);
     if (result != CUDA_SUCCESS)
         return result;
     if (!out)
@@ -237,16 +247,20 @@ static CUresult end(const char *call, int per_thread, CUstream given, CUgraph *o
         return CUDA_ERROR_ILLEGAL_STATE;
     if (!stream->capture_origin)
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    *out = stream->capture;
-    sim_capture_end(*out, CU_STREAM_CAPTURE_STATUS_NONE);
-    return CUDA_SUCCESS;
+    CUgraph graph = stream->capture;
+    int spoilt = stream->capture_status == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    sim_capture_end(graph, CU_STREAM_CAPTURE_STATUS_NONE);
+    if (spoilt && !stream->capture_into)
+        sim_graph_free(graph);
+    *out = spoilt ? NULL : graph;
+    return spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 DEFINE_TWINS(cuStreamEndCapture, _ptsz, end, (CUstream stream, CUgraph *graph), stream, graph)
 
 static CUresult capturing(const char *call, int per_thread, CUstream given, CUstreamCaptureStatus *status)
 {
     CUstream stream;
-    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    CUresult result = enter(call, per_thread, given, &stream);
     if (result != CUDA_SUCCESS)
         return result;
     if (!status)
@@ -259,7 +273,7 @@ DEFINE_TWINS(cuStreamIsCapturing, _ptsz, capturing, (CUstream stream, CUstreamCa
 static CUresult info(const char *call, int per_thread, CUstream given, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **after, size_t *count)
 {
     CUstream stream;
-    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    CUresult result = enter(call, per_thread, given, &stream);
     if (result != CUDA_SUCCESS)
         return result;
     if (!status)

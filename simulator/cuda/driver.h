@@ -43,6 +43,7 @@ struct CUstream_st {
     uint32_t capture_mode;
     uint32_t capture_status;
     uint32_t capture_origin;   /* the stream that began it, and may end it */
+    uint32_t capture_into;     /* it began with a graph of the program's own */
     CUgraphNode *capture_after; /* what the next node will depend on */
     size_t capture_after_count;
     uint64_t capture_id;

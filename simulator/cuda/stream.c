@@ -239,13 +239,20 @@ static CUresult destroy(CUstream stream)
 SIM_EXPORTED CUresult CUDAAPI cuStreamDestroy(CUstream stream) { ENTER(); return destroy(stream); }
 SIM_EXPORTED CUresult CUDAAPI cuStreamDestroy_v2(CUstream stream) { ENTER(); return destroy(stream); }
 
+/* What asks for the end of work that is only recorded spoils the recording. */
+static CUresult forbidden(CUstream stream)
+{
+    stream->capture_status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
 static CUresult synchronize(const char *call, int per_thread, CUstream given)
 {
     CUstream stream;
     CUresult result = sim_enter_stream(call, per_thread, given, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    return stream->capture ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : sim_stream_drain(stream);
+    return stream->capture ? forbidden(stream) : sim_stream_drain(stream);
 }
 DEFINE_TWINS(cuStreamSynchronize, _ptsz, synchronize, (CUstream stream), stream)
 
@@ -256,7 +263,7 @@ static CUresult query(const char *call, int per_thread, CUstream given)
     if (result != CUDA_SUCCESS)
         return result;
     if (stream->capture)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        return forbidden(stream);
     if (!sim_stream_idle(sim_here(), stream->row))
         return CUDA_ERROR_NOT_READY;
     return sim_here()->gpu[stream->context->gpu].lost ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
@@ -286,10 +293,15 @@ DEFINE_QUESTION(cuStreamGetDevice, CUdevice, (CUdevice)stream->context->device) 
 static CUresult attach(const char *call, int per_thread, CUstream given, CUdeviceptr address, size_t length, unsigned flags)
 {
     CUstream stream;
-    (void)address;
-    (void)length;
-    (void)flags;
-    return sim_enter_stream(call, per_thread, given, &stream);
+    (void)length; /* the whole allocation, whatever is said */
+    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    sim_lock_driver();
+    const struct memory *memory = sim_memory_find(address);
+    int managed = memory && memory->kind == MEMORY_MANAGED;
+    sim_unlock_driver();
+    return managed && (flags == 1 || flags == 2 || flags == 4) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; /* global, host, single */
 }
 DEFINE_TWINS(cuStreamAttachMemAsync, _ptsz, attach, (CUstream stream, CUdeviceptr address, size_t length, unsigned int flags), stream, address, length, flags)
 

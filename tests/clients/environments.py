@@ -33,6 +33,10 @@ def _python(wanted: Wanted) -> str:
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{wanted.name} needs {name}, which is not on this machine")
+    if (
+        subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode != 0
+    ):  # a shim of a version manager
+        pytest.skip(f"{wanted.name} needs {name}; {found} is only a name for it on this machine")
     return found
 
 
