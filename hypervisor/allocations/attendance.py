@@ -36,6 +36,7 @@ def settle(held: Held, table: ProcessTable, tell: Tell) -> None:
         return
     living: list[AttachedProcess] = []
     dead: list[Slot] = []
+    renamed: list[tuple[Slot, int]] = []
     unknown = 0
     for slot in held.survey.slots:
         life, host_pid = table.find(ProcessName(slot.pid_namespace, slot.pid, slot.start_time_ticks))
@@ -46,16 +47,27 @@ def settle(held: Held, table: ProcessTable, tell: Tell) -> None:
         elif slot.phase is SlotPhase.LIVE:
             if host_pid is None or _speaks_for_itself(held, slot, host_pid, table):
                 living.append(_process(slot, host_pid))
+                if host_pid is not None and slot.told_host_pid != host_pid and slot.pid != host_pid:
+                    renamed.append((slot, host_pid))
         else:
             unknown += 1  # is being claimed right now
     held.processes, held.unknown_slots = tuple(living), unknown
     try:
         returned = [slot for slot in dead if _return(held, slot, table)]
         _recount(held, returned, tell)
+        _tell_pids(held, renamed)
     except LimitFileError as error:
         held.finding = error.message
     else:
         tell.count.slots_returned += len(returned)
+
+
+def _tell_pids(held: Held, renamed: list[tuple[Slot, int]]) -> None:
+    """NVML lists pids of the host; these are what a Pod with a PID namespace of its own knows them by."""
+    for slot, host_pid in renamed:
+        assert held.files is not None
+        assert held.files.usage is not None
+        held.files.usage.tell_host_pid(slot, host_pid)
 
 
 def _tell_other_clock(held: Held, slot: Slot, tell: Tell) -> None:

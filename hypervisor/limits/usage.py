@@ -65,6 +65,7 @@ class Slot:
     pid: int
     start_time_ticks: int
     host_bytes: int
+    told_host_pid: int  # as the daemon told it; 0 before
     devices: tuple[SlotDevice, ...]
 
 
@@ -214,6 +215,11 @@ class UsageFile:
             result = lib.hv_usage_return_slot(base, self._view, slot.number, slot.state, slot.owner, own_identity)
         return bool(self._whole(result))
 
+    def tell_host_pid(self, slot: Slot, host_pid: int) -> None:
+        """Let the Pod know which pid of the host a process of another PID namespace has; for its view only."""
+        with self._mapped() as base:
+            self._whole(lib.hv_usage_tell_host_pid(base, self._view, slot.number, slot.state, host_pid))
+
     def recount(self, account: int) -> tuple[RecountResult, int, int]:
         """Make the total of a device what its live slots hold; the outcome, bytes before and after.
 
@@ -285,6 +291,7 @@ class UsageFile:
             # While a slot is being claimed this word may still be the one of the owner before.
             start_time_ticks=int(found.start_time) if live else 0,
             host_bytes=int(found.host_bytes) if live else 0,
+            told_host_pid=int(found.host_pid) if live else 0,
             devices=devices,
         )
 

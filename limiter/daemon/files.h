@@ -91,6 +91,10 @@ int hv_usage_survey(int descriptor, const struct hv_usage_view *view, int full, 
  * 0: it has moved on, -1: the page has gone. */
 int hv_usage_return_slot(void *base, const struct hv_usage_view *view, uint32_t slot, uint64_t state, uint64_t owner,
                          uint64_t self);
+/* Tell the Pod which pid of the host the process of a slot has, if the slot's
+ * state is still as it was seen. 0, or -1: the page has gone. */
+int hv_usage_tell_host_pid(void *base, const struct hv_usage_view *view, uint32_t slot, uint64_t state,
+                           uint64_t host_pid);
 /* Make the total of a device (account 0 to 15) or of pinned host memory
  * (account 16) what the live slots add up to. An enum hv_recount_outcome, or -1. */
 int hv_usage_recount(void *base, const struct hv_usage_view *view, uint32_t account, uint64_t *before, uint64_t *after);

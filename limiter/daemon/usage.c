@@ -136,6 +136,28 @@ int hv_usage_return_slot(void *base, const struct hv_usage_view *view, uint32_t 
     return hv_guarded(base, view->file_bytes, return_slot, &call) ? call.result : -1;
 }
 
+struct tell_call {
+    struct hv_process_slot *slot;
+    uint64_t state;
+    uint64_t host_pid;
+};
+
+/* A slot that moves on in between shows a wrong pid until the next round, and
+ * its claimer clears the word. */
+static void tell_host_pid(void *context)
+{
+    struct tell_call *call = context;
+    if (hv_load_acquire(&call->slot->state) == call->state)
+        hv_store_relaxed(&call->slot->host_pid, call->host_pid); /* only shown to people; orders nothing */
+}
+
+int hv_usage_tell_host_pid(void *base, const struct hv_usage_view *view, uint32_t slot, uint64_t state,
+                           uint64_t host_pid)
+{
+    struct tell_call call = {.slot = slot_at(base, view, slot), .state = state, .host_pid = host_pid};
+    return hv_guarded(base, view->file_bytes, tell_host_pid, &call) ? 0 : -1;
+}
+
 struct recount_call {
     void *base;
     const struct hv_usage_view *view;

@@ -267,7 +267,7 @@ struct hv_process_slot {
     uint64_t last_launch_ns;
     uint64_t host_bytes;
     uint64_t host_in_flight_bytes;
-    uint64_t reserved0;
+    uint64_t host_pid;          /* 0, or as the daemon found it, for the Pod's own view of NVML's lists */
     struct hv_slot_device devices[HV_MAX_DEVICES];
 };
 
@@ -416,6 +416,7 @@ HV_ASSERT_OFFSET(hv_process_slot, attached_at_ns, 24);
 HV_ASSERT_OFFSET(hv_process_slot, last_launch_ns, 32);
 HV_ASSERT_OFFSET(hv_process_slot, host_bytes, 40);
 HV_ASSERT_OFFSET(hv_process_slot, host_in_flight_bytes, 48);
+HV_ASSERT_OFFSET(hv_process_slot, host_pid, 56);
 HV_ASSERT_OFFSET(hv_process_slot, devices, 64);
 HV_ASSERT_SIZE(hv_process_slot, 64 + HV_MAX_DEVICES * 64);
 

@@ -1,7 +1,8 @@
 /*
  * NVML's lists of processes: a Pod sees its own. An entry is kept if its pid is
- * that of a live slot of this PID namespace; where NVML tells pids of another
- * namespace none is, and hiding is the side to err on.
+ * that of a live slot, as the host has it where the daemon has found that out,
+ * or as this PID namespace has it; it is then told as the Pod knows it. What
+ * nobody knows is hidden, which is the side to err on.
  */
 #include <string.h>
 
@@ -17,17 +18,37 @@
 
 typedef int list_type(nvmlDevice_t device, unsigned int *count, void *entries);
 
-static bool is_of_this_pod(const struct hv_slot_table *slots, uint32_t pid_namespace, uint32_t pid)
+/* Which pids a list has: of the host, or, as some drivers do it, of the namespace
+ * of who asks. */
+enum pids { PIDS_OF_NAMESPACE, PIDS_OF_HOST };
+
+static bool is_live(const struct hv_slot_table *slots, uint32_t index)
+{
+    return hv_slot_may_be_used(slots, index) &&
+           (hv_load_acquire(&hv_slot_at(slots, index)->state) & 0xff) == HV_SLOT_LIVE;
+}
+
+static bool is_host_pid(const struct hv_slot_table *slots, uint32_t pid)
+{
+    for (uint32_t i = 0; i < HV_PROCESS_SLOTS; i++)
+        if (is_live(slots, i) && hv_load_relaxed(&hv_slot_at(slots, i)->host_pid) == pid)
+            return true;
+    return false;
+}
+
+/* The pid that the Pod has for this process; 0: it is none of the Pod's. */
+static uint32_t own_pid(const struct hv_slot_table *slots, uint32_t pid_namespace, uint32_t pid, enum pids pids)
 {
     for (uint32_t i = 0; i < HV_PROCESS_SLOTS; i++) {
-        if (!hv_slot_may_be_used(slots, i))
+        if (!is_live(slots, i))
             continue;
         const struct hv_process_slot *slot = hv_slot_at(slots, i);
-        if ((hv_load_acquire(&slot->state) & 0xff) == HV_SLOT_LIVE &&
-            hv_load_relaxed(&slot->owner) == hv_slot_owner(pid_namespace, pid))
-            return true;
+        uint64_t owner = hv_load_relaxed(&slot->owner);
+        uint64_t host_pid = pids == PIDS_OF_HOST ? hv_load_relaxed(&slot->host_pid) : 0;
+        if (host_pid != 0 ? host_pid == pid : owner == hv_slot_owner(pid_namespace, pid))
+            return (uint32_t)owner; /* its low half is the pid */
     }
-    return false;
+    return 0;
 }
 
 /* Rows of a list: how long each is, and where in it the pid stands. */
@@ -36,18 +57,29 @@ struct rows {
     size_t pid_offset;
 };
 
+static uint32_t pid_of(const unsigned char *entry, struct rows rows)
+{
+    uint32_t pid;
+    memcpy(&pid, entry + rows.pid_offset, sizeof pid);
+    return pid;
+}
+
 /* Move the Pod's entries to the front; how many there are. */
 static unsigned int keep_own(unsigned char *entries, unsigned int count, struct rows rows)
 {
     struct hv_os_process self;
     hv_os_this_process(&self);
+    enum pids pids = PIDS_OF_NAMESPACE;
+    for (unsigned int i = 0; i < count && pids == PIDS_OF_NAMESPACE; i++)
+        pids = is_host_pid(&hv_files()->slots, pid_of(entries + i * rows.bytes, rows)) ? PIDS_OF_HOST : PIDS_OF_NAMESPACE;
     unsigned int kept = 0;
     for (unsigned int i = 0; i < count; i++) {
-        const unsigned char *entry = entries + i * rows.bytes;
-        uint32_t pid;
-        memcpy(&pid, entry + rows.pid_offset, sizeof pid);
-        if (is_of_this_pod(&hv_files()->slots, self.pid_namespace, pid))
-            memmove(entries + kept++ * rows.bytes, entry, rows.bytes);
+        unsigned char *entry = entries + i * rows.bytes;
+        uint32_t pid = own_pid(&hv_files()->slots, self.pid_namespace, pid_of(entry, rows), pids);
+        if (pid == 0)
+            continue;
+        memcpy(entry + rows.pid_offset, &pid, sizeof pid);
+        memmove(entries + kept++ * rows.bytes, entry, rows.bytes);
     }
     return kept;
 }

@@ -5,6 +5,7 @@
  *   limit_files set DIRECTORY UUID VRAM_BYTES SHARE_PPM   the same, in place
  *   limit_files freeze DIRECTORY 0|1
  *   limit_files flags DIRECTORY FLAGS                     enum hv_device_flags of the first device
+ *   limit_files host-pid DIRECTORY PID                    of the process in the first slot
  *   limit_files show DIRECTORY                            one JSON object
  */
 #define _GNU_SOURCE
@@ -110,6 +111,10 @@ int main(int count, char **arguments)
             limits.devices[0].burst_ns = strtoull(arguments[7], NULL, 10);
         publish_limits(&files, &limits);
         arm(&files);
+        return 0;
+    }
+    if (strcmp(command, "host-pid") == 0 && count == 4) {
+        hv_store_relaxed(&made_slot(&files, 0)->host_pid, strtoull(arguments[3], NULL, 10)); /* nothing hangs on it */
         return 0;
     }
     if (strcmp(command, "flags") == 0 && count == 4) {

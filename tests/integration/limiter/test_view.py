@@ -167,3 +167,22 @@ def test_utilisation_is_the_pod_s_share_of_its_limit_where_that_is_asked_for(pod
         assert pod.ask(listing.replace("WANTED", ">= 50")) >= 50
         pod.files.run("flags", SCALE_UTILIZATION)
         assert pod.ask(listing.replace("WANTED", "== 0")) == 0
+
+
+def test_pids_of_the_host_are_told_as_the_pod_has_them(pod: Pod) -> None:
+    """The driver lists host pids; the daemon has found which of them is the first process of the Pod."""
+    holder = "start(); alloc(100 * MIB); tell(os.getpid()); sys.stdin.readline()"
+    listing = (
+        NVML
+        + """
+        start()
+        handle = n.nvmlDeviceGetHandleByIndex(0)
+        tell([os.getpid(), sorted(p.pid for p in n.nvmlDeviceGetComputeRunningProcesses(handle))])
+    """
+    )
+    with pod.running(holder) as ours, pod.running(holder, limited=False) as on_the_host:
+        inside, outside = heard(ours), heard(on_the_host)
+        pod.files.run("host-pid", outside)
+        itself, seen = pod.ask(listing)
+        # Its entry by the host's pid is told; the one that has its pid by chance is not.
+        assert seen == sorted([inside, itself])
