@@ -99,6 +99,22 @@ def pod_command(*, name: str, root: Path, server: str | None, kubernetes: Path |
         raise SystemExit(EXIT_FAILED)
 
 
+@doctor.command()
+@root_option
+@server_option
+@kubernetes_option
+@output_option
+def cluster(*, root: Path, server: str | None, kubernetes: Path | None, output: str) -> None:
+    """Examine all nodes of an aggregator, and the product's parts in Kubernetes."""
+    from hypervisor.cli.doctor_subject import cluster_subject
+    from hypervisor.doctor.diagnose import diagnose_cluster
+
+    diagnosis = diagnose_cluster(cluster_subject(root, server=server, kubernetes=kubernetes))
+    _show(diagnosis, output)
+    if diagnosis.first_broken:
+        raise SystemExit(EXIT_FAILED)
+
+
 def _show(diagnosis: Diagnosis, output: str) -> None:
     from hypervisor.doctor import report
 

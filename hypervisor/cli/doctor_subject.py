@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hypervisor.cli.failure import EXIT_USAGE, CommandError
 
 if TYPE_CHECKING:
+    from hypervisor.doctor.cluster_subject import ClusterSubject
     from hypervisor.doctor.cuda import CudaRequirement
     from hypervisor.doctor.kubernetes import Objects
     from hypervisor.doctor.root import Root
@@ -26,6 +27,16 @@ def node_subject(root: Path, *, server: str | None, kubernetes: Path | None) -> 
     return NodeSubject(
         root=files, facts=facts, facts_absent=why, objects=objects_from(files, kubernetes), now=time.time()
     )
+
+
+def cluster_subject(root: Path, *, server: str | None, kubernetes: Path | None) -> ClusterSubject:
+    """The cluster of an aggregator, of Kubernetes objects, or of a bundle."""
+    from hypervisor.cli.doctor_source import facts_of_cluster, open_root
+    from hypervisor.doctor.cluster_subject import ClusterSubject
+
+    files = open_root(root)
+    facts, why = facts_of_cluster(files, server)
+    return ClusterSubject(root=files, facts=facts, facts_absent=why, objects=objects_from(files, kubernetes))
 
 
 def objects_from(root: Root, directory: Path | None) -> Objects:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import msgspec
 
 from hypervisor.doctor.check import examine
-from hypervisor.doctor.checks import GPU_CHECKS, NODE_CHECKS, POD_CHECKS
+from hypervisor.doctor.checks import CLUSTER_CHECKS, GPU_CHECKS, NODE_CHECKS, POD_CHECKS
+from hypervisor.doctor.cluster_subject import ClusterSubject
 from hypervisor.doctor.pod_subject import PodSubject
 from hypervisor.doctor.subject import NodeSubject
 from hypervisor.model import Diagnosis
@@ -31,3 +32,8 @@ def diagnose_gpu(subject: NodeSubject, uuid: str) -> Diagnosis:
 def diagnose_pod(subject: NodeSubject, namespace: str, name: str) -> Diagnosis:
     """Is the Pod placed, started, handed its devices, and limited?"""
     return examine(POD_CHECKS, PodSubject(subject, namespace, name), name=f"Pod {namespace}/{name}")
+
+
+def diagnose_cluster(subject: ClusterSubject) -> Diagnosis:
+    """All nodes and GPUs of an aggregator, and the product's own parts in Kubernetes."""
+    return examine(CLUSTER_CHECKS, subject, name="cluster")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from hypervisor.doctor.check import Check
 from hypervisor.doctor.checks import (
     bus,
+    cluster,
     cuda_version,
     daemon,
     devices,
     driver,
     faults,
+    installation,
     kubelet,
     memory,
     pod_limits,
@@ -18,6 +20,7 @@ from hypervisor.doctor.checks import (
     runtime,
     scheduling,
 )
+from hypervisor.doctor.cluster_subject import ClusterSubject
 from hypervisor.doctor.pod_subject import PodSubject
 from hypervisor.doctor.subject import NodeSubject
 from hypervisor.doctor.symptoms import SYMPTOMS, as_check
@@ -58,3 +61,5 @@ POD_CHECKS: tuple[Check[PodSubject], ...] = tuple(
         key=lambda each: _STAGES.index(each.stage.value),  # stable: within a stage the order is the one above
     )
 )
+
+CLUSTER_CHECKS: tuple[Check[ClusterSubject], ...] = (*cluster.CHECKS, *installation.CHECKS)
