@@ -13,6 +13,7 @@ from hypervisor.cli.connection import server_option
 from hypervisor.cli.failure import EXIT_FAILED, CommandError
 
 if TYPE_CHECKING:
+    from hypervisor.doctor.inspection import Inspection
     from hypervisor.model import Diagnosis
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,6 +53,21 @@ def doctor() -> None:
     help="Image that this node must be able to run: an OCI layout, a 'docker save' archive, or its config as JSON.",
 )
 @click.option("--pod", metavar="NAMESPACE/NAME", help="Running Pod whose CUDA version this node must be able to run.")
+@click.option(
+    "--write", "to", type=click.Path(path_type=Path, dir_okay=False), help="File for the report, for a timer to write."
+)
+@click.option(
+    "--since",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File that keeps counters from one HTML report to the next, so that it tells what has grown.",
+)
+@click.option(
+    "--metrics",
+    metavar="URL",
+    default="http://127.0.0.1:8001/metrics",
+    show_default=True,
+    help="The daemon's metrics, from which an HTML report takes memory errors.",
+)
 def node(
     *,
     root: Path,
@@ -62,8 +78,12 @@ def node(
     cuda: str | None,
     image: Path | None,
     pod: str | None,
+    to: Path | None,
+    since: Path | None,
+    metrics: str,
 ) -> None:
     """Examine this node, with or without a daemon."""
+    from hypervisor.cli.doctor_inspection import inspected
     from hypervisor.cli.doctor_subject import node_subject, requirement
     from hypervisor.doctor.check import gate_failures
     from hypervisor.doctor.checks import NODE_CHECKS
@@ -72,7 +92,8 @@ def node(
     subject = node_subject(root, server=server, kubernetes=kubernetes)
     subject = replace(subject, requirement=requirement(subject.root, cuda=cuda, image=image, pod=pod))
     diagnosis = diagnose_node(subject)
-    _show(diagnosis, output)
+    inspection = inspected(subject, metrics=metrics, since=since) if output == "html" else None
+    _show(diagnosis, output, to=to, inspection=inspection)
     if gate:
         refused = gate_failures(NODE_CHECKS, diagnosis)
         if refused:
@@ -115,7 +136,56 @@ def cluster(*, root: Path, server: str | None, kubernetes: Path | None, output: 
         raise SystemExit(EXIT_FAILED)
 
 
-def _show(diagnosis: Diagnosis, output: str) -> None:
-    from hypervisor.doctor import report
+@doctor.command()
+@click.argument("file", metavar="FILE.tar.gz", type=click.Path(path_type=Path, dir_okay=False))
+@root_option
+@server_option
+@kubernetes_option
+@click.option("--kubectl", is_flag=True, help="Take the cluster's objects along, by the kubectl of this machine.")
+@click.option("--pod", "pods", metavar="NAMESPACE/NAME", multiple=True, help="A Pod besides those with a share.")
+def bundle(
+    *, file: Path, root: Path, server: str | None, kubernetes: Path | None, kubectl: bool, pods: tuple[str, ...]
+) -> None:
+    """Make a support bundle, without secrets, to be unpacked and examined elsewhere with --root.
 
-    click.echo(report.as_json(diagnosis) if output == "json" else report.as_text(diagnosis))
+    It holds what the checks read: look at it before you pass it on.
+    """
+    from hypervisor.cli.doctor_subject import node_subject, pod_name
+    from hypervisor.doctor.bundle import record, write
+    from hypervisor.doctor.kubectl import collect
+
+    subject = node_subject(root, server=server, kubernetes=kubernetes)
+    if kubectl:
+        objects, missing = collect()
+        subject = replace(subject, objects=objects)
+        for line in missing:
+            click.echo(f"not in the bundle: {line}", err=True)
+    contents = record(root, subject, pods=[pod_name(each) for each in pods])
+    try:
+        write(contents, file)
+    except OSError as error:
+        raise CommandError(f"can't write {file}: {error.strerror or error}; name another file") from error
+    click.echo(f"{file}: {len(contents.texts)} files. Examine it with 'hypervisor doctor node --root DIRECTORY'")
+
+
+def _show(diagnosis: Diagnosis, output: str, *, to: Path | None = None, inspection: Inspection | None = None) -> None:
+    """Print the report, or write it whole to a file."""
+    from hypervisor.doctor import report
+    from hypervisor.doctor.report_html import as_html
+
+    match output:
+        case "json":
+            text = report.as_json(diagnosis)
+        case "html":
+            text = as_html(diagnosis, inspection)
+        case _:
+            text = report.as_text(diagnosis)
+    if to is None:
+        click.echo(text)
+        return
+    written = to.with_name(f".{to.name}.new")
+    try:
+        written.write_text(text + "\n", encoding="utf-8")
+        written.replace(to)
+    except OSError as error:
+        raise CommandError(f"can't write {to}: {error.strerror or error}; name another file") from error

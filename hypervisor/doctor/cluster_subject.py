@@ -6,11 +6,11 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hypervisor.doctor.checks.scheduling import from_object
 from hypervisor.doctor.facts import ClusterFacts, EventFacts
 from hypervisor.doctor.kubernetes import Object, Objects, labels_of, name_of, part
 from hypervisor.doctor.pod_logs import logs
 from hypervisor.doctor.root import METADATA, Root
+from hypervisor.doctor.scheduling_events import from_object
 
 COMPONENT = "tensor-fusion.ai/component"
 # Where 'kubectl logs' of the controller may be put for the doctor.

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hypervisor.doctor import process_files
-from hypervisor.doctor.checks.scheduling import from_object
 from hypervisor.doctor.facts import AllocationFacts, EventFacts
 from hypervisor.doctor.kubernetes import Object, part
 from hypervisor.doctor.pod_logs import ContainerLog, logs
 from hypervisor.doctor.pod_processes import pod_processes
 from hypervisor.doctor.process_files import Process
 from hypervisor.doctor.root import Root
+from hypervisor.doctor.scheduling_events import from_object
 from hypervisor.doctor.subject import NodeSubject
 
 LIMITER = "libcuda_limiter.so"

@@ -74,6 +74,7 @@ class Root:
         self._prefix = prefix
         self._recording = recording
         self.live = base.resolve() == Path("/")
+        self._index = Index()
         self._index = index if index is not None else self._read_index()
 
     def _read_index(self) -> Index:
@@ -92,8 +93,6 @@ class Root:
     def text(self, name: str) -> str | None:
         """Text of a plain file, its last MiB at most; None where there is none. Raises UnreadableError."""
         full = self._prefix + name
-        if full in self._index.unreadable:
-            raise UnreadableError(name, self._index.unreadable[full])
         try:
             found = self._text(name)
         except UnreadableError as error:
@@ -195,6 +194,9 @@ class Root:
         return open_beneath(start, name, follow_last=follow_last)
 
     def _text(self, name: str) -> str | None:
+        told = self._index.unreadable.get(self._prefix + name)
+        if told is not None:
+            raise UnreadableError(name, told)
         try:
             place = self._open(name)
             try:

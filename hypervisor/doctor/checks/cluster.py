@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from hypervisor.doctor.check import Outcome, Stage, check, failed, not_applicable, passed, warned
-from hypervisor.doctor.checks.memory import deviations_of
-from hypervisor.doctor.checks.scheduling import SCHEDULING_REASONS, top_reasons
 from hypervisor.doctor.cluster_subject import ClusterSubject
 from hypervisor.doctor.facts import NodeFacts
 from hypervisor.doctor.kubernetes import name_of, part, quantity
+from hypervisor.doctor.memory_sources import deviations_of
+from hypervisor.doctor.scheduling_events import SCHEDULING_REASONS, top_reasons
 
 ASKED = "cluster.aggregator"
 

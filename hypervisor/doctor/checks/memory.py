@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from hypervisor.doctor.check import Outcome, Stage, check, not_applicable, passed, warned
-from hypervisor.doctor.facts import GpuFacts, GrantFacts, NodeFacts
+from hypervisor.doctor.memory_sources import deviations_of, gib
 from hypervisor.doctor.subject import NodeSubject
-from hypervisor.gpu.catalogue import Card, Catalogue, Rating
 
-DEVIATION = 0.15
-_GIBIBYTE = 2**30
 _NEARLY_FULL = 0.95
 # Half of what is free lies in pieces that are smaller than half a card.
 _FRAGMENTED = 0.5
@@ -54,9 +49,9 @@ def fragmentation(subject: NodeSubject) -> Outcome:
     largest = max(gpu.available_vram_bytes or 0 for gpu in cards)
     whole = min(gpu.vram_bytes or 0 for gpu in cards)
     if free < whole or largest >= whole * (1 - _FRAGMENTED):
-        return passed(f"largest free part {_gib(largest)}, {_gib(free)} in all")
+        return passed(f"largest free part {gib(largest)}, {gib(free)} in all")
     return warned(
-        [f"{_gib(free)} are free in all, and no card has more than {_gib(largest)} of {_gib(whole)}"],
+        [f"{gib(free)} are free in all, and no card has more than {gib(largest)} of {gib(whole)}"],
         "what is free lies in pieces: a workload stays pending although the sum would do",
         "move small workloads together (release and grant anew), or ask for smaller shares; a host-memory limit on the"
         " container does not bound VRAM",
@@ -81,8 +76,8 @@ def promises(subject: NodeSubject) -> Outcome:
             continue
         if gpu.memory_used_bytes >= gpu.vram_bytes * _NEARLY_FULL:
             tight.append(
-                f"GPU {gpu.index}: limits of {_gib(limits)} on {_gib(gpu.vram_bytes)},"
-                f" {_gib(gpu.memory_used_bytes)} in use"
+                f"GPU {gpu.index}: limits of {gib(limits)} on {gib(gpu.vram_bytes)},"
+                f" {gib(gpu.memory_used_bytes)} in use"
             )
     if not tight:
         return passed("no card is full below the limits that were promised")
@@ -92,61 +87,6 @@ def promises(subject: NodeSubject) -> Outcome:
         " limit",
         "for workloads that must reach their limit, set the VRAM request to the limit",
     )
-
-
-def deviations_of(gpu: GpuFacts, node: NodeFacts) -> list[str]:
-    """Pairs of sources of one GPU that differ by more than 15 %, as sentences."""
-    found = []
-    plate = _nameplate(gpu)
-    if plate is not None and gpu.vram_bytes is not None:
-        found += _deviation(gpu, "total memory", {"nameplate": plate, "NVML": gpu.vram_bytes})
-    parts = _parts(gpu, node)
-    used = gpu.memory_used_bytes
-    # Of the card and not of the smaller figure: some MiB against none are no deviation.
-    if parts is not None and used is not None and abs(parts - used) > DEVIATION * (gpu.vram_bytes or used):
-        found.append(f"GPU {gpu.index}: used memory is {_gib(used)} by NVML and {_gib(parts)} by its parts")
-    instances = [each for each in node.gpus if each.parent_uuid == gpu.uuid]
-    if instances and gpu.vram_bytes:
-        total = sum(each.vram_bytes or 0 for each in instances)
-        if total > gpu.vram_bytes * (1 + DEVIATION):
-            found.append(f"GPU {gpu.index}: MIG devices of {_gib(total)} on {_gib(gpu.vram_bytes)}")
-    return found
-
-
-def _deviation(gpu: GpuFacts, what: str, sources: dict[str, int]) -> list[str]:
-    (first, one), (second, other) = sources.items()
-    if abs(one - other) <= DEVIATION * max(one, other):
-        return []
-    return [f"GPU {gpu.index}: {what} is {_gib(one)} by {first} and {_gib(other)} by {second}"]
-
-
-def _nameplate(gpu: GpuFacts) -> int | None:
-    if not gpu.model or gpu.parent_uuid:
-        return None
-    rating: Rating = Catalogue.load().rate(
-        Card(name=gpu.model, pci_identifier=gpu.pci_device_id, memory_bytes=gpu.vram_bytes), now=0.0
-    )
-    return rating.model.vram_bytes if rating.model else None
-
-
-def _parts(gpu: GpuFacts, node: NodeFacts) -> int | None:
-    """What allocations and processes of no allocation hold; None when not all of it is known."""
-    if gpu.unattributed_bytes is None:
-        return None
-    held = gpu.unattributed_bytes
-    for grant in _grants(node, gpu.uuid):
-        if grant.reserved_bytes is None:
-            return None
-        held += grant.reserved_bytes + (grant.overhead_bytes or 0)
-    return held
-
-
-def _grants(node: NodeFacts, uuid: str) -> Iterable[GrantFacts]:
-    return (grant for each in node.allocations for grant in each.grants if grant.gpu_uuid == uuid)
-
-
-def _gib(count: int) -> str:
-    return f"{count / _GIBIBYTE:.1f} GiB"
 
 
 CHECKS = (sources_agree, promises)

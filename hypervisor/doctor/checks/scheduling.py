@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 
 from hypervisor.doctor import pci
 from hypervisor.doctor.check import Outcome, Stage, check, failed, not_applicable, passed, warned
 from hypervisor.doctor.checks.kubelet import NODE_OBJECT, kubelet_arguments, kubelet_configuration, this_node
-from hypervisor.doctor.facts import EventFacts
 from hypervisor.doctor.kubernetes import Object, name_of, part
+from hypervisor.doctor.scheduling_events import SCHEDULING_REASONS, scheduling_events, top_reasons
 from hypervisor.doctor.subject import NodeSubject
 
 _NO_NODE = "there is no Node object to look at; give one with --kubernetes DIR"
@@ -123,43 +122,6 @@ def failures(subject: NodeSubject) -> Outcome:
         " with"
         " the node's labels; taints: see scheduling.taints; not enough TFLOPS or VRAM: see 'hypervisor get gpus'",
     )
-
-
-SCHEDULING_REASONS = frozenset({"FailedScheduling", "GPUQuotaOrCapacityNotEnough", "GPUDeviceAllocatedFailed"})
-_PARTS = re.compile(r"(\d+) ([^,.]+)")
-
-
-def scheduling_events(events: Iterable[Object]) -> list[EventFacts]:
-    """Events of Kubernetes about scheduling."""
-    return [event for event in map(from_object, events) if event.reason in SCHEDULING_REASONS]
-
-
-def from_object(event: Object) -> EventFacts:
-    """An event of either API group."""
-    regarding = event.get("involvedObject") or event.get("regarding") or {}
-    return EventFacts(
-        reason=str(event.get("reason", "")),
-        type=str(event.get("type", "Normal")),
-        kind=str(regarding.get("kind", "")),
-        namespace=str(regarding.get("namespace", "")),
-        name=str(regarding.get("name", "")),
-        message=str(event.get("message") or event.get("note") or ""),
-        count=int(event.get("count") or part(event, "series", "count") or 1),
-    )
-
-
-def top_reasons(events: Iterable[EventFacts], most: int = 10) -> list[tuple[str, int]]:
-    """Reasons by how often they came; "0/5 nodes are available: 3 Insufficient nvidia.com/gpu, 2 ..." has several."""
-    counted: Counter[str] = Counter()
-    for event in events:
-        _, found, reasons = event.message.partition("nodes are available:")
-        parts = _PARTS.findall(reasons.partition(" preemption:")[0]) if found else []
-        if event.reason == "FailedScheduling" and parts:
-            for _, reason in parts:
-                counted[reason.strip()] += event.count
-        else:
-            counted[event.message.strip()[:160] or event.reason] += event.count
-    return counted.most_common(most)
 
 
 def asks_gpu(pod: Object) -> bool:

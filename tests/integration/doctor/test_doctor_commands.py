@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,3 +104,63 @@ def test_subjects_that_there_are_not(subject: str, reason: RefusalReason, shared
             client.call(stub.Diagnose, pb.DiagnoseRequest(subject=subject))
         assert refused.value.reason is reason
         assert refused.value.field == "subject"
+
+
+def test_the_gate_of_a_simulated_node(shared_daemon: DaemonProcess) -> None:
+    """What a simulated node has not counts as passed; an image that its driver can't run does not."""
+    passing = shared_daemon.cli("doctor", "node", "--gate", "--cuda", "11.4", check=False)
+    assert passing.returncode == 0, passing.stderr
+    refused = shared_daemon.cli("doctor", "node", "--gate", "--cuda", "13.0", check=False)
+    told = checks(shared_daemon.cli("doctor", "node", "--cuda", "13.0", "-o", "json", check=False))
+    newest = told["runtime.cuda-version"]["verdict"]
+    assert (refused.returncode == 0) == (newest == "pass"), refused.stderr
+    assert refused.stderr == "" or "does not pass the gate: runtime.cuda-version" in refused.stderr
+
+
+def test_a_bundle_is_examined_elsewhere(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
+    archive, directory = tmp_path / "bundle.tar.gz", tmp_path / "elsewhere"
+    shared_daemon.cli("doctor", "bundle", str(archive))
+    with tarfile.open(archive) as file:
+        file.extractall(directory, filter="data")
+    here = checks(shared_daemon.cli("doctor", "node", "-o", "json", check=False))
+    there = checks(doctor("node", "--root", str(directory), "-o", "json"))
+    # Processes and counters of the machine move on between the two.
+    moving = {"driver.hang", "runtime.process-limits", "memory.sources-agree"}
+    assert {name: each["verdict"] for name, each in there.items() if name not in moving} == {
+        name: each["verdict"] for name, each in here.items() if name not in moving
+    }
+
+
+def test_the_daily_report_is_written_by_a_timer(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
+    page, state = tmp_path / "doctor.html", tmp_path / "state.json"
+    arguments = ("doctor", "node", "-o", "html", "--write", str(page), "--since", str(state))
+    done = shared_daemon.cli(*arguments, "--metrics", f"{shared_daemon.http_url}/metrics", check=False)
+    assert done.returncode in (0, 1), done.stderr
+    assert done.stdout == ""
+    text = page.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert "the daemon" in text
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_cluster_that_nobody_tells_of() -> None:
+    done = doctor("cluster")
+    assert done.returncode == 1
+    assert "cluster.aggregator" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("node", "--cuda", "twelve"), "takes a version like 12.4"),
+        (("node", "--cuda", "12.4", "--pod", "a/b"), "exclude each other"),
+        (("node", "--image", __file__), "is no image"),
+        (("node", "--root", "/nowhere"), "does not exist"),
+        (("node", "-o", "html", "--metrics", "ftp://x"), "takes http://HOST:PORT/PATH"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], says: str) -> None:
+    done = doctor(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,123 @@
+"""A bundle comes to the same verdicts elsewhere, and holds nothing that is nobody else's business."""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hypervisor.doctor.bundle import FACTS, record, write
+from hypervisor.doctor.diagnose import diagnose_node, diagnose_pod
+from hypervisor.doctor.facts import NodeFacts
+from hypervisor.doctor.kubernetes import Objects
+from hypervisor.doctor.redaction import redact
+from hypervisor.doctor.root import Recording, Root
+from hypervisor.doctor.subject import NodeSubject
+from hypervisor.model import Diagnosis
+from tests.unit.doctor import driver_cases, kubelet_cases
+from tests.unit.doctor.machines import DRIVER, POD_PID, POD_UID, Machine, healthy, words
+
+SECRETS = ("hunter2", "s3cr3t", "swordfish", "AKIAABCDEFGHIJKLMNOP", "10.20.30.40", "0A141E28", "MIIEow")
+
+
+def _plant(machine: Machine) -> None:
+    machine.append(f"/proc/{POD_PID}/environ", words("DB_PASSWORD=s3cr3t", "NVIDIA_TOKEN_URL=http://u:swordfish@h/"))
+    machine.write("/proc/900/cmdline", words("/usr/bin/kubelet", "--bootstrap-token", "swordfish", "--token=hunter2"))
+    machine.append("/etc/containerd/config.toml", "[proxy_plugins.x]\npassword = 's3cr3t'\n")
+    machine.append("/var/lib/kubelet/config.yaml", "authentication:\n  anonymous:\n    enabled: false\n")
+    machine.append(
+        f"/var/log/pods/ml_train_{POD_UID}/main/0.log",
+        "2026-11-30T10:00:00Z stdout F Authorization: Bearer swordfish-and-more\n"
+        "2026-11-30T10:00:00Z stdout F key AKIAABCDEFGHIJKLMNOP from 10.20.30.40\n"
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----\n",
+    )
+    machine.append("/proc/net/tcp", "   0: 0A141E28:1F90 00000000:0000 0A 0:0 0:0 0 0 0 1\n")
+    pod = machine.objects["pods"][0]
+    pod["spec"]["containers"][0]["env"] = [{"name": "DB_PASSWORD", "value": "s3cr3t"}]
+    pod["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = "hunter2"
+
+
+def _unpacked(archive: Path, directory: Path) -> NodeSubject:
+    with tarfile.open(archive) as file:
+        file.extractall(directory, filter="data")
+    root = Root(directory)
+    return NodeSubject(
+        root=root,
+        facts=msgspec.json.decode(root.text(FACTS) or "", type=NodeFacts),
+        objects=Objects.read(root),
+    )
+
+
+def _verdicts(diagnosis: Diagnosis) -> dict[str, object]:
+    return {result.check_id: result.verdict for result in diagnosis.results}
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        lambda machine: None,
+        driver_cases._unloaded,
+        driver_cases._upgraded,
+        driver_cases._secure_boot,
+        lambda m: m.char("/dev/nvidiactl", 195, 255, open_error="EPERM"),
+        lambda m: m.unreadable("/proc/modules"),
+        lambda m: m.remove(kubelet_cases.SOCKET),
+        lambda m: m.remove(f"/proc/{POD_PID}/root/etc/ld.so.preload"),
+        lambda m: m.write("/usr/lib/x86_64-linux-gnu/libcuda.so.535.54.03", ""),
+    ],
+)
+def test_a_bundle_gives_the_same_verdicts(breaks: object, tmp_path: Path) -> None:
+    machine = healthy(tmp_path / "machine")
+    _plant(machine)
+    breaks(machine)  # type: ignore[operator]
+    subject = machine.subject()
+    archive = tmp_path / "bundle.tar.gz"
+    write(record(machine.directory, subject), archive)
+    elsewhere = _unpacked(archive, tmp_path / "elsewhere")
+    assert _verdicts(diagnose_node(elsewhere)) == _verdicts(diagnose_node(subject))
+    assert _verdicts(diagnose_pod(elsewhere, "ml", "train")) == _verdicts(diagnose_pod(subject, "ml", "train"))
+
+
+def test_no_secret_is_in_it(tmp_path: Path) -> None:
+    machine = healthy(tmp_path / "machine")
+    _plant(machine)
+    contents = record(machine.directory, machine.subject())
+    found = [(name, secret) for name, text in contents.texts.items() for secret in SECRETS if secret in text]
+    assert found == []
+    # The control: the secrets are in what was read.
+    raw = Recording()
+    diagnose_pod(replace(machine.subject(), root=Root(machine.directory, recording=raw)), "ml", "train")
+    assert any("hunter2" in text for text in raw.texts.values())
+
+
+def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    machine = healthy(tmp_path / "machine")
+    write(record(machine.directory, machine.subject()), tmp_path / "b.tar.gz")
+    assert stat.S_IMODE((tmp_path / "b.tar.gz").stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()].count("b.tar.gz") == 1
+    assert not any(path.name.startswith(".") for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("--token=abcdef", "--token=<removed>"),
+        ('"password": "a b"', '"password": "<removed>"'),
+        ("https://user:pw@host/x", "https://<removed>@host/x"),
+        ("authentication:\n  anonymous:\n", "authentication:\n  anonymous:\n"),
+        (f"driver {DRIVER} at 0000:18:00.0", f"driver {DRIVER} at 0000:18:00.0"),
+        ("from 192.168.1.7 to 8.8.8.8", "from <address> to 8.8.8.8"),
+        ("token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-_x", "token <removed>"),
+    ],
+)
+def test_redaction(text: str, left: str) -> None:
+    assert redact("/var/log/x.log", text) == left
+
+
+def test_a_variable_that_no_check_reads_keeps_its_name_only() -> None:
+    told = redact("/proc/7/environ", words("HOME=/home/x", "CUDA_VERSION=12.4"))
+    assert told == words("HOME=<removed>", "CUDA_VERSION=12.4")
