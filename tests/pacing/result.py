@@ -38,6 +38,12 @@ class Result:
         return max(errors, key=abs)
 
     @property
+    def stall_bound_ms(self) -> float:
+        """20 ms, and the own time of all launches that may wait together, over the share."""
+        first = self.cell.pods[0]
+        return 20 + first.processes * first.longest_us / 1000 / first.share
+
+    @property
     def settle_seconds(self) -> float:
         """From when on the mean over the rest of the run stays within a point of the limit."""
         wanted = 100 * self.cell.reachable(0)

@@ -1,4 +1,4 @@
-"""Runs one cell on the virtual clock."""
+"""Runs one cell, on the virtual clock or in real time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from buildsupport.native import ROOT
 from hypervisor.limits import (
     Access,
     DeviceLimits,
@@ -29,6 +30,7 @@ from tests.pacing.cell import Cell, Load
 from tests.pacing.daemon import Daemon
 from tests.pacing.result import Result
 
+SHIPPED = ROOT / "hypervisor" / "native" / "libcuda_limiter.so"
 WINDOW_NS = 167_000_000  # of the driver's samples
 REAL_SECONDS = 60.0  # that one step may take
 _WORDS = struct.Struct("<4Q")
@@ -36,7 +38,7 @@ _WORDS = struct.Struct("<4Q")
 _MACHINE = """\
 version: 1
 driver: {{version: "580.65.06", cuda: 13000}}
-clock: {{mode: virtual}}
+clock: {{mode: {clock}}}
 gpus: [{{count: {count}, profile: a100-sxm-80gb}}]
 """
 
@@ -51,11 +53,15 @@ class Running:
     outs: tuple[Path, ...]
 
 
-def run(cell: Cell, folder: Path, *, limited: bool = True) -> Result:
-    """Run a cell in an empty folder; without the limiter where limited is False, as a control."""
+def run(cell: Cell, folder: Path, *, limited: bool = True, real: bool = False) -> Result:
+    """Run a cell in an empty folder; without the limiter where limited is False, as a control.
+
+    real: in real time, with the library that is shipped.
+    """
     devices = max(load.devices for load in cell.pods)
     path = folder / "machine"
-    machines.create(path, parse_machine(_MACHINE.format(count=devices), "pacing", profile="pacing", seed="pacing"))
+    text = _MACHINE.format(count=devices, clock="real" if real else "virtual")
+    machines.create(path, parse_machine(text, "pacing", profile="pacing", seed="pacing"))
     directory = LimitDirectory(folder / "limits", boot_id="virtual", node_epoch=1)
     directory.prepare()
     with ExitStack() as stack:
@@ -78,7 +84,7 @@ def run(cell: Cell, folder: Path, *, limited: bool = True) -> Result:
             outs = tuple(folder / f"{group}.{process}" for process in range(load.processes))
             pods.append(Running(load, group, files, outs))
             for out in outs:
-                stack.enter_context(_started(load, files, path, group, out))
+                stack.enter_context(_started(load, files, path, group, out, SHIPPED if real else limiter()))
         threads = sum(load.processes for load in cell.pods)
         marks, busy, daemon = _measure(cell, machine, pods, threads)
         seen = [_WORDS.unpack(out.read_bytes()) for out in pods[0].outs]
@@ -120,7 +126,8 @@ def limits_of(load: Load, uuids: Sequence[str]) -> LimitSet:
 def _measure(
     cell: Cell, machine: Machine, pods: list[Running], threads: int
 ) -> tuple[list[float], list[list[list[float]]], Daemon]:
-    """Step from window to window; the busy seconds at each mark, by Pod and device."""
+    """Go from window to window; the busy seconds at each mark, by Pod and device."""
+    began_ns = 0 if machine.is_virtual else machine.now_ns()
     end_ns = round((1.0 + cell.window_seconds) * 1e9)
     daemon = Daemon([(pod.load, pod.files) for pod in pods])
     marks: list[float] = []
@@ -128,7 +135,12 @@ def _measure(
     window = 0
     while True:
         now_ns = window * WINDOW_NS
-        machine.run_until(now_ns, participants=threads, real_timeout_seconds=REAL_SECONDS)
+        if machine.is_virtual:
+            machine.run_until(now_ns, participants=threads, real_timeout_seconds=REAL_SECONDS)
+        else:
+            while (left := began_ns + now_ns - machine.now_ns()) > 0:
+                time.sleep(left / 1e9)
+            now_ns = machine.now_ns() - began_ns  # late by what this process had to wait for a processor
         marks.append(now_ns / 1e9)
         for pod, row in zip(pods, _busy(machine, pods), strict=True):
             for device, seconds in enumerate(row):
@@ -152,11 +164,13 @@ def _busy(machine: Machine, pods: list[Running]) -> list[list[float]]:
 
 
 @contextmanager
-def _started(load: Load, files: LimitFiles | None, machine: Path, group: str, out: Path) -> Iterator[None]:
+def _started(
+    load: Load, files: LimitFiles | None, machine: Path, group: str, out: Path, library: Path
+) -> Iterator[None]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "SIM_"))}
     variables = environment(machine, clean) | {"SIM_GROUP": group}
     if files is not None:
-        variables |= {"LD_PRELOAD": str(limiter()), "TF_SHM_PATH": str(files.directory)}
+        variables |= {"LD_PRELOAD": str(library), "TF_SHM_PATH": str(files.directory)}
     command = [
         str(client()),
         f"--out={out}",
