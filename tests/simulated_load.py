@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,3 +72,18 @@ class Machine:
                 usage = row["gpus"][str(gpu)]
                 return Used(usage["busy_ns"] / 1e9, usage["peak_bytes"], usage["bytes"])
         return Used(0.0, 0, 0)
+
+
+def assert_share(measure: Callable[[], float], limit: float, *, tolerance: float = 0.05, attempts: int = 5) -> None:
+    """The share of GPU time is never above the limit, and reaches it.
+
+    A client that gets no CPU can't use its share, which says nothing about the limiter; so what is too little is
+    measured again, and what is too much fails at once.
+    """
+    seen = []
+    for _ in range(attempts):
+        seen.append(measure())
+        assert seen[-1] <= limit + tolerance, f"{seen[-1]:.3f} is above the limit of {limit:.2f}"
+        if seen[-1] >= limit - tolerance:
+            return
+    raise AssertionError(f"the limit of {limit:.2f} was never reached: {seen}")

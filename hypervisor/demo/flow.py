@@ -28,6 +28,7 @@ from hypervisor.demo.workloads import GreedyProgram, Workload, workloads
 
 PROFILE = "h100-sxm-80gb"
 LEAST_SECONDS = 12.0
+MOST_SECONDS = 86_400.0
 TICK_SECONDS = 0.25
 SHOWN_WINDOW_SECONDS = 2.0
 CHANGE_AT = 0.4
@@ -68,8 +69,8 @@ class Course:
 
 def run_demo(*, seconds: float, simulate: bool, screen: Screen) -> bool:
     """The whole demonstration; True when every limit held. Raises DemoError when it can't go on."""
-    if seconds < LEAST_SECONDS:
-        raise DemoError(f"--seconds {seconds:g} is too short to judge anything; give at least {LEAST_SECONDS:g}")
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        raise DemoError(f"--seconds {seconds:g} can't be judged; give {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hypervisor-demo-")))
         processes = stack.enter_context(Processes(directory))
@@ -117,7 +118,13 @@ def _start_services(course: Course) -> None:
         ),
     )
     _start_daemon(course)
-    wait_for("the node's GPUs", lambda: _has_gpus(course), course.processes, ("daemon", "aggregator"))
+    wait_for(
+        "the node's GPUs",
+        lambda: _has_gpus(course),
+        course.processes,
+        ("daemon", "aggregator"),
+        reason=lambda: _conditions(course),
+    )
 
 
 def _start_daemon(course: Course) -> None:
@@ -138,6 +145,16 @@ def _has_gpus(course: Course) -> bool:
         return bool(query("get", "gpus", "--server", course.server)["items"])
     except DemoError:
         return False
+
+
+def _conditions(course: Course) -> str:
+    """What the node itself says of its trouble."""
+    try:
+        nodes = query("get", "nodes", "--server", course.server)["items"]
+    except DemoError as error:
+        return str(error)
+    found = [condition["message"] for node in nodes for condition in node.get("conditions", [])]
+    return "; ".join(found)
 
 
 def _environment(course: Course, name: str) -> Mapping[str, str]:
@@ -205,7 +222,13 @@ def _watch(course: Course, truth: Truth, programs: Sequence[Workload], seconds: 
             course.screen.say("the daemon was killed with -9; the programs go on under their limits")
         if elapsed >= seconds * (KILL_AT + 0.1) and "restart" not in marks:
             _start_daemon(course)
-            wait_for("the daemon after its restart", lambda: _has_gpus(course), course.processes, ("daemon",))
+            wait_for(
+                "the daemon after its restart",
+                lambda: _has_gpus(course),
+                course.processes,
+                ("daemon",),
+                meanwhile=lambda: course.samples.append(truth.sample()),
+            )
             marks["restart"] = truth.sample().at_seconds
             course.found(
                 _allocations(course) == before,
@@ -215,7 +238,8 @@ def _watch(course: Course, truth: Truth, programs: Sequence[Workload], seconds: 
             course.processes.check(program.name)
         _show(course, programs, f"{elapsed:4.0f} s of {seconds:.0f} s, measured by {truth.name}")
         time.sleep(TICK_SECONDS)
-    marks["end"] = truth.sample().at_seconds
+    course.samples.append(truth.sample())
+    marks["end"] = course.samples[-1].at_seconds
     _judge_compute(course, programs, marks)
 
 

@@ -106,14 +106,27 @@ def command(*arguments: str) -> str:
     return done.stdout
 
 
-def wait_for(what: str, condition: Callable[[], bool], processes: Processes, names: Sequence[str]) -> None:
-    """Wait until the condition holds; raises DemoError when it doesn't in time or a program has failed."""
+def wait_for(
+    what: str,
+    condition: Callable[[], bool],
+    processes: Processes,
+    names: Sequence[str],
+    *,
+    meanwhile: Callable[[], object] = lambda: None,
+    reason: Callable[[], str] = lambda: "",
+) -> None:
+    """Wait until the condition holds, and call meanwhile now and then.
+
+    Raises DemoError, with the reason that is known by then, when it doesn't in time or a program has failed.
+    """
     deadline = time.monotonic() + READY_SECONDS
     while not condition():
+        meanwhile()
         for name in names:
             processes.check(name)
         if time.monotonic() > deadline:
-            raise DemoError(f"{what} did not come within {READY_SECONDS:.0f} s")
+            why = reason()
+            raise DemoError(f"{what} did not come within {READY_SECONDS:.0f} s{': ' if why else ''}{why}")
         time.sleep(0.1)
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypervisor.simulation.environment import environment
 from hypervisor.simulation.machine import opened
 from tests.daemon_process import DaemonProcess, wait_until
-from tests.simulated_load import LOAD, program
+from tests.simulated_load import LOAD, assert_share, program
 
 GIBIBYTE = 2**30
 PYNVML = """
@@ -136,18 +136,18 @@ def test_a_share_of_time_holds_over_the_death_of_the_daemon(daemon: DaemonProces
     command += ["--kernel-us=500", "--hold=1073741824", "--seconds=120"]
     machine = daemon.machine
     with running(daemon, command, "quarter", tmp_path / "out"):
-        assert share_over(machine, "quarter", 1, 3) == pytest.approx(0.25, abs=0.05)
+        assert_share(lambda: share_over(machine, "quarter", 1, 3), 0.25)
         before = listed(daemon, "pods")
         daemon.kill()
-        assert share_over(machine, "quarter", 1, 3) == pytest.approx(0.25, abs=0.05)
+        assert_share(lambda: share_over(machine, "quarter", 1, 3), 0.25)
         daemon.start().wait_ready()
         after = listed(daemon, "pods")
         kept = ("uid", "createdAt", "directory", "phase", "spec")
         assert [{key: pod[key] for key in kept} for pod in after] == [{key: pod[key] for key in kept} for pod in before]
-        assert share_over(machine, "quarter", 1, 3) == pytest.approx(0.25, abs=0.05)
+        assert_share(lambda: share_over(machine, "quarter", 1, 3), 0.25)
         # The control: with the limit doubled, the same program takes twice as much.
         daemon.cli("set-limits", "quarter", "--compute", "50%", admin=True)
-        assert share_over(machine, "quarter", 1, 3) == pytest.approx(0.5, abs=0.05)
+        assert_share(lambda: share_over(machine, "quarter", 1, 3), 0.5)
         assert ledger(machine, "quarter", 1)["peak_bytes"] <= 4 * GIBIBYTE
     wait_until(lambda: not listed(daemon, "pods"), "the end of the allocation with its owner")
 
