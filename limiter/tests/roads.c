@@ -2,7 +2,7 @@
  * roads: reach cuMemAlloc_v2 by one road and allocate 2 GiB, which the limit
  * of the test does not allow. Prints the driver's answer.
  *
- *   roads linked | dlsym | dlvsym | default | next | deepbind | lookup | lookup-old
+ *   roads linked | dlsym | dlvsym | default | next | deepbind | dlmopen | lookup | lookup-old
  *
  * Built twice: "linked" needs -lcuda.
  */
@@ -61,7 +61,10 @@ int main(int count, char **arguments)
     (void)find, (void)road;
 #else
     int mode = RTLD_NOW | (strcmp(road, "default") == 0 || strcmp(road, "next") == 0 ? RTLD_GLOBAL : RTLD_LOCAL);
-    driver = dlopen("libcuda.so.1", strcmp(road, "deepbind") == 0 ? mode | RTLD_DEEPBIND : mode);
+    if (strcmp(road, "dlmopen") == 0)
+        driver = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
+    else
+        driver = dlopen("libcuda.so.1", strcmp(road, "deepbind") == 0 ? mode | RTLD_DEEPBIND : mode);
     if (driver == NULL) {
         fprintf(stderr, "roads: %s\n", dlerror());
         return 2;

@@ -37,6 +37,12 @@ def test_a_program_that_is_linked_to_the_driver_is_limited(pod: Pod, linked: Pat
     assert pod.run([str(linked)], limited=False).stdout == GRANTED
 
 
+def test_a_second_driver_in_a_namespace_of_its_own_works_and_is_not_reached(pod: Pod, roads: Path) -> None:
+    """Documented: the daemon reports such a process, which uses a GPU and has no slot."""
+    assert pod.run([str(roads), "dlmopen"]).stdout == GRANTED
+    assert pod.files.show()["live"] == 0
+
+
 def test_a_versioned_lookup_answers_as_without_the_limiter(pod: Pod, roads: Path) -> None:
     assert pod.run([str(roads), "dlvsym"]).stdout == pod.run([str(roads), "dlvsym"], limited=False).stdout
 
