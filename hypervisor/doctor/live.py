@@ -30,12 +30,12 @@ def try_open(name: str) -> str:
     return errno.errorcode.get(status, str(status)) if status else ""
 
 
-def kernel_messages() -> list[str]:
+def kernel_messages(device: str = "/dev/kmsg") -> list[str]:
     """All that the kernel's ring buffer holds, a line a record, with seconds since boot as dmesg writes them.
 
     Raises OSError where it may not be read (it takes CAP_SYSLOG).
     """
-    descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     lines = []
     try:
         while True:

@@ -73,7 +73,8 @@ class Root:
         self._base = base
         self._prefix = prefix
         self._recording = recording
-        self.live = base.resolve() == Path("/")
+        self._host = str(base.resolve()).rstrip("/")
+        self.live = _is_running_machine(base)
         self._index = Index()
         self._index = index if index is not None else self._read_index()
 
@@ -160,7 +161,7 @@ class Root:
         known = self.node(name)
         if known is None or not self.live:
             return known.open_error if known else ""
-        error = live.try_open(self._prefix + name)
+        error = live.try_open(f"{self._host}{self._prefix}{name}")
         if error and self._recording is not None:
             told = {**msgspec.structs.asdict(known), "open_error": error}
             self._recording.index.nodes[self._prefix + name] = Node(**told)
@@ -177,7 +178,7 @@ class Root:
 
     def _live_kernel_log(self) -> str | None:
         try:
-            return "\n".join(live.kernel_messages())
+            return "\n".join(live.kernel_messages(f"{self._host}/dev/kmsg"))
         except OSError as error:
             _require_missing("/dev/kmsg", error)
             return None
@@ -186,7 +187,7 @@ class Root:
         flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         if self.live:
             # The kernel's own link of a living process leads to its root; elsewhere it is a directory like any other.
-            start = os.open(self._prefix or "/", flags)
+            start = os.open(f"{self._host}{self._prefix}" or "/", flags)
         else:
             start = os.open(self._base, flags)
             if self._prefix:
@@ -217,7 +218,7 @@ class Root:
     def _head(self, name: str, count: int) -> bytes:
         try:
             running = self.live and not self._prefix and name.startswith("/proc/") and name.endswith("/exe")
-            place = os.open(name, os.O_RDONLY | os.O_CLOEXEC) if running else self._open(name)
+            place = os.open(f"{self._host}{name}", os.O_RDONLY | os.O_CLOEXEC) if running else self._open(name)
             try:
                 if not stat.S_ISREG(os.fstat(place).st_mode):
                     return b""
@@ -278,6 +279,20 @@ class Root:
         except OSError as error:
             _require_missing(name, error)
             return None
+
+
+def _is_running_machine(base: Path) -> bool:
+    """Is this the root of the machine that we run on, as it is or as it is mounted into our container?
+
+    Then it has a /proc that the kernel makes, in which self leads to a process.
+    """
+    if base.resolve() == Path("/"):
+        return True
+    try:
+        own = (base / "proc/self").readlink()
+    except OSError:
+        return False
+    return str(own).isdecimal() and (base / "proc" / own / "stat").exists()
 
 
 def _require_missing(name: str, error: OSError) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from hypervisor.doctor import pci, process_files
 from hypervisor.doctor.cuda import CudaRequirement
 from hypervisor.doctor.facts import FROM_DAEMON, NodeFacts
 from hypervisor.doctor.kubernetes import Objects
 from hypervisor.doctor.root import Root
+from hypervisor.gpu.health import policy
 
 DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
 
@@ -40,6 +42,7 @@ class NodeSubject:
     now: float = 0.0
     http_port: int = 8001
     only_uuid: str = ""
+    xid_policy_file: Path | None = None
 
     @functools.cached_property
     def platform(self) -> Platform:
@@ -68,6 +71,11 @@ class NodeSubject:
             return lines
         slot = self._only_address.partition(".")[0]
         return tuple(line for line in lines if slot in line)
+
+    @functools.cached_property
+    def xid_policy(self) -> policy.XidPolicy:
+        """What an Xid means, with the numbers that the site's file treats otherwise. Raises PolicyError."""
+        return policy.load(self.xid_policy_file)
 
     @property
     def _only_address(self) -> str:

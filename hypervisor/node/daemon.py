@@ -118,7 +118,7 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
                 snapshot=node.snapshot(),
                 commands=node.commands,
                 events=journal,
-                diagnose=Diagnosing(node.snapshot, journal, http_port=settings.http_port).diagnose,
+                diagnose=Diagnosing(node.snapshot, journal, settings).diagnose,
             )
         )
         stack.callback(node.state.subscribe(server.publish))

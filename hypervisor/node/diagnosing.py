@@ -8,6 +8,7 @@ from pathlib import Path
 
 import trio
 
+from hypervisor.config import Settings
 from hypervisor.doctor.diagnose import diagnose_gpu, diagnose_node, diagnose_pod
 from hypervisor.doctor.facts import NodeFacts, node_facts
 from hypervisor.doctor.root import Root
@@ -24,10 +25,10 @@ _EVENTS = 1000
 class Diagnosing:
     """Runs one diagnosis at a time; in trio."""
 
-    def __init__(self, snapshot: Callable[[], NodeSnapshot], journal: Journal, *, http_port: int) -> None:
+    def __init__(self, snapshot: Callable[[], NodeSnapshot], journal: Journal, settings: Settings) -> None:
         self._snapshot = snapshot
         self._journal = journal
-        self._http_port = http_port
+        self._settings = settings
         self._limiter = trio.CapacityLimiter(1)
 
     async def diagnose(self, subject: str) -> Diagnosis:
@@ -49,10 +50,11 @@ class Diagnosing:
     def _run(self, examine: Callable[[NodeSubject], Diagnosis], snapshot: NodeSnapshot) -> Diagnosis:
         return examine(
             NodeSubject(
-                root=Root(Path("/")),
+                root=Root(self._settings.host_root_path),
                 facts=self._facts(snapshot),
                 now=time.time(),
-                http_port=self._http_port,
+                http_port=self._settings.http_port,
+                xid_policy_file=Path(self._settings.xid_policy) if self._settings.xid_policy else None,
             )
         )
 

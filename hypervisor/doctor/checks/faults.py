@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hypervisor.doctor.check import Outcome, Stage, check, failed, passed, unreadable, warned
-from hypervisor.doctor.kernel_log import XidClass, contained, matching, sxids, xids
+from hypervisor.doctor.kernel_log import contained, matching, sxids, xids
 from hypervisor.doctor.subject import NodeSubject
+from hypervisor.gpu.health.policy import XidClass
 
 _SERIOUS = {
     XidClass.RESET: "reset the card: let go of it (DetachGpu), then 'nvidia-smi --gpu-reset -i INDEX'",
@@ -23,7 +24,7 @@ def xid(subject: NodeSubject) -> Outcome:
     """Has no card reported a fault of its own since the machine started?"""
     if subject.kernel_log is None:
         return unreadable("there is no log of the kernel to read")
-    found = contained(xids(subject.kernel_log))
+    found = contained(xids(subject.kernel_log, subject.xid_policy))
     serious = [each for each in found if each.severity in _SERIOUS]
     if serious:
         actions = dict.fromkeys(_SERIOUS[each.severity] for each in serious)
