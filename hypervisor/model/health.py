@@ -57,6 +57,7 @@ class HealthCode(Enum):
     STOPPING = "Stopping"
     JOURNAL_FAILED = "JournalFailed"
     STORE_FAILED = "StoreFailed"
+    STATE_DAMAGED = "StateDamaged"
     AGGREGATOR_UNREACHABLE = "AggregatorUnreachable"
     TIME_NAMESPACE = "TimeNamespace"
     KUBELET_UNREACHABLE = "KubeletUnreachable"

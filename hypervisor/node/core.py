@@ -60,7 +60,15 @@ class NodeCore:
         self._reader = reader
         self._allocations = allocations
         self._journal = journal
-        self._live = Live(settings, reader=reader, allocations=allocations, journal=journal, revisions=revisions)
+        self._mended = tuple(told for told in (start.mended, revisions.mended) if told)
+        self._live = Live(
+            settings,
+            reader=reader,
+            allocations=allocations,
+            journal=journal,
+            revisions=revisions,
+            mended=self._mended,
+        )
         self.state = NodeState(
             identity=start.identity,
             version=hypervisor.__version__,
@@ -166,6 +174,9 @@ class NodeCore:
             f"{len(self._allocations.all)} allocations adopted",
             epoch=str(self._start.epoch),
         )
+        if self._mended:
+            told = "; ".join(self._mended)
+            self._journal.emit(EventType.WARNING, "StateSetAside", node_reference(self.state.snapshot), told)
 
     def stopping(self) -> None:
         """Tell watchers that the daemon ends."""

@@ -23,6 +23,20 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     _sync_directory(path.parent)
 
 
+def write_in_place(path: Path, content: bytes) -> None:
+    """Write over what path holds, which takes no new block of a full file system; padded to the old size with spaces.
+
+    For content of less than a sector: then a kill leaves the old or the new, and so does a power cut on every disk
+    that writes sectors whole. Raises OSError, FileNotFoundError when there is nothing to write over.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, content.ljust(os.fstat(descriptor).st_size), 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping
 
 from hypervisor.allocations import Allocations
@@ -11,6 +10,7 @@ from hypervisor.gpu import GpuReader
 from hypervisor.model import Allocation, Condition, HealthCode, Inventory
 from hypervisor.node.control import Intervals
 from hypervisor.node.derive import Ratios
+from hypervisor.node.failure import FULL
 from hypervisor.node.journal import Journal
 from hypervisor.node.kubernetes_view import KubernetesView
 from hypervisor.node.publisher import failed
@@ -29,6 +29,7 @@ class Live:
         allocations: Allocations,
         journal: Journal,
         revisions: Revisions,
+        mended: tuple[str, ...] = (),
     ) -> None:
         self.settings = settings
         self.stopping = False
@@ -36,6 +37,7 @@ class Live:
         self._allocations = allocations
         self._journal = journal
         self._revisions = revisions
+        self._mended = mended
         self.reporter: Reporter | None = None
         self.kubernetes: KubernetesView | None = None
 
@@ -89,13 +91,15 @@ class Live:
         if self.stopping:
             found.append(failed(HealthCode.STOPPING, "the daemon is stopping"))
         if self._revisions.failure is not None:
-            full = self._revisions.failure.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+            full = self._revisions.failure.errno in FULL
             found.append(
                 failed(
                     HealthCode.DISK_FULL if full else HealthCode.STORE_FAILED,
                     f"the state directory can't be written: {self._revisions.failure.strerror}",
                 )
             )
+        if self._mended:
+            found.append(failed(HealthCode.STATE_DAMAGED, "; ".join(self._mended)))
         if self._journal.failed_reason:
             found.append(failed(HealthCode.JOURNAL_FAILED, self._journal.failed_reason))
         if self.reporter is not None and self.reporter.failing:

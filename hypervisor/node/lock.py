@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
@@ -23,11 +24,7 @@ def locked(directory: Path, purpose: str, *, mode: int = 0o700, name: str = "loc
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StartError(_held(descriptor, directory, purpose)) from None
-        try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        except OSError as error:
-            raise storage_error("write the lock in", directory, error) from error
+        _sign(descriptor)
         yield
     finally:
         os.close(descriptor)
@@ -39,6 +36,18 @@ def _open(directory: Path, purpose: str, mode: int, name: str) -> int:
         return os.open(directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise storage_error(f"use the {purpose}", directory, error) from error
+
+
+def _sign(descriptor: int) -> None:
+    """Write who holds it, over what was there, which needs no new block of a full disk."""
+    content = f"{os.getpid()}\n".encode()
+    try:
+        os.pwrite(descriptor, content, 0)
+        os.ftruncate(descriptor, len(content))
+    except OSError:
+        # The lock is held all the same; a pid of an earlier holder would be a lie.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
 
 
 def _held(descriptor: int, directory: Path, purpose: str) -> str:

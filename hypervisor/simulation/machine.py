@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Self, final
@@ -119,10 +119,9 @@ def prepared(profile_or_machine: str, folder: Path, *, seed: str | None = None) 
     if not (path.is_file() and _begins_as_machine(path)):
         spec = load_description(profile_or_machine, seed=seed)
         path = folder / f"{spec.system.profile}.machine"
-        try:
-            create(path, spec)
-        except MachineExistsError:
-            pass  # of an earlier daemon; looked at below
+        if not path.is_file():  # else of an earlier daemon, and a full disk has no room to try to make it
+            with suppress(MachineExistsError):
+                create(path, spec)
     with opened(path):
         return path.absolute()
 

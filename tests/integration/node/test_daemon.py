@@ -169,13 +169,25 @@ def test_wrong_settings_are_refused_in_one_line(make_daemon, flags: tuple[str, .
         assert word in lines[-1]
 
 
-def test_damaged_state_is_refused_and_kept(make_daemon) -> None:
-    daemon = make_daemon()
-    daemon.state_directory.mkdir()
-    (daemon.state_directory / "node.json").write_text("{")
-    daemon.start()
-    ends_with_one_line(daemon, "node.json", "damaged")
-    assert (daemon.state_directory / "node.json").read_text() == "{"
+def test_damaged_state_is_set_aside_and_told(make_daemon) -> None:
+    daemon = make_daemon().start().wait_ready()
+    calls.allocate(daemon, "kept", vram_bytes=2**30, percent="10")
+    before = [(each.uid, each.created_at, each.revision) for each in calls.list_allocations(daemon)]
+    uuids = [gpu.uuid for gpu in calls.list_gpus(daemon)]
+    epoch = calls.list_gpus(daemon)[0].revision.epoch
+    daemon.kill()
+    for name in ("node.json", "revision"):
+        (daemon.state_directory / name).write_text("{")
+    daemon.start().wait_ready()
+    assert [(each.uid, each.created_at, each.revision) for each in calls.list_allocations(daemon)] == before
+    assert [gpu.uuid for gpu in calls.list_gpus(daemon)] == uuids
+    assert calls.list_gpus(daemon)[0].revision.epoch > epoch
+    assert 'condition="StateDamaged"' in daemon.get("/metrics")[1]
+    told = [event.message for event in calls.list_events(daemon) if event.reason == "StateSetAside"]
+    assert any("node.json" in message for message in told)
+    assert any("revision" in message for message in told)
+    for name in ("node.json", "revision"):
+        assert (daemon.state_directory / f"{name}.damaged").read_text() == "{"
 
 
 def test_without_a_driver_it_runs_and_says_what_to_do(make_daemon, tmp_path: Path) -> None:

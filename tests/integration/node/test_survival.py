@@ -191,9 +191,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_a_full_state_directory_refuses_and_loses_nothing(make_daemon, small_disk: Path) -> None:
-    daemon = make_daemon()
-    daemon.state_directory = small_disk
+def on_small_disk(daemon: DaemonProcess, disk: Path) -> DaemonProcess:
+    """The daemon with its state on the disk, and its machine beside it: that one's memory is no part of the state."""
+    daemon.state_directory = disk
     machine = daemon.directory / "machine"
     subprocess.run(
         [sys.executable, "-m", "hypervisor", "sim", "create", "h100-sxm-80gb", "--machine", str(machine)],
@@ -201,7 +201,11 @@ def test_a_full_state_directory_refuses_and_loses_nothing(make_daemon, small_dis
         capture_output=True,
     )
     daemon.flags = ("--simulate", str(machine))
-    daemon.start().wait_ready()
+    return daemon.start().wait_ready()
+
+
+def test_a_full_state_directory_refuses_and_loses_nothing(make_daemon, small_disk: Path) -> None:
+    daemon = on_small_disk(make_daemon(), small_disk)
     fill(daemon, 2)
     before = grants(daemon)
     ballast = small_disk / "ballast"
@@ -223,6 +227,28 @@ def test_a_full_state_directory_refuses_and_loses_nothing(make_daemon, small_dis
     daemon.kill()
     daemon.start().wait_ready()
     assert [grant[0] for grant in grants(daemon)] == names
+
+
+def test_a_daemon_killed_on_a_full_disk_starts_again(make_daemon, small_disk: Path) -> None:
+    daemon = on_small_disk(make_daemon(), small_disk)
+    fill(daemon, 2)
+    before, limit_files = grants(daemon), files(daemon)
+    epochs = [calls.list_gpus(daemon)[0].revision.epoch]
+    ballast = small_disk / "ballast"
+    with pytest.raises(OSError, match="No space left"):
+        ballast.write_bytes(bytes(8 * 2**20))
+    disk_full = 'gpuhv_node_condition{condition="DiskFull",reason="DiskFull"} 1.0'
+    for _ in range(2):
+        daemon.kill()
+        daemon.start().wait_serving()
+        assert (grants(daemon), files(daemon)) == (before, limit_files)
+        wait_until(lambda: calls.list_gpus(daemon), "the GPUs")
+        epochs.append(calls.list_gpus(daemon)[0].revision.epoch)
+        assert disk_full in daemon.get("/metrics")[1]
+    assert epochs == sorted(set(epochs))
+    ballast.unlink()
+    daemon.wait_ready()
+    wait_until(lambda: disk_full not in daemon.get("/metrics")[1], "the condition to go")
 
 
 def test_a_start_on_a_full_disk_is_refused_in_one_line(make_daemon) -> None:

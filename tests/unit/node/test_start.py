@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hypervisor.model import EventType, ObjectKind, ObjectReference
+from hypervisor.node import identity
 from hypervisor.node.failure import StartError
 from hypervisor.node.identity import begin
+from hypervisor.node.journal import Journal
 from hypervisor.node.lock import locked
 from hypervisor.node.notify import Notifier
 
@@ -48,21 +52,68 @@ def test_identity_is_made_once_and_starts_are_counted(tmp_path: Path) -> None:
     assert len(first.identity.boot_id) == 36
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "is damaged"),
-        (b'{"version": 1, "uid": "x"}', "is damaged"),
-        (b"\xff\xfe", "is damaged"),
-        (b'{"version": 9, "uid": "x", "epoch": 1}', "is of version 9"),
-    ],
-)
-def test_damaged_identity_is_refused_and_kept(tmp_path: Path, content: bytes, words: str) -> None:
+def test_identity_of_another_version_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "node.json"
+    content = b'{"version": 9, "uid": "x", "epoch": 1}'
     path.write_bytes(content)
-    with pytest.raises(StartError, match=words):
+    with pytest.raises(StartError, match="is of version 9"):
         begin(tmp_path, name="node")
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [b"", b'{"version": 1, "uid": "x"}', b"\xff\xfe"])
+def test_damaged_identity_is_set_aside_and_known_from_the_journal(tmp_path: Path, content: bytes) -> None:
+    first = begin(tmp_path, name="node")
+    second = begin(tmp_path, name="node")
+    journal = Journal.open(tmp_path, identity=second.identity, epoch=second.epoch)
+    node = ObjectReference(kind=ObjectKind.NODE, name="node", uid=second.identity.uid)
+    journal.emit(EventType.NORMAL, "HypervisorStarted", node, "started")
+    journal.close()
+    (tmp_path / "node.json").write_bytes(content)
+    third = begin(tmp_path, name="node")
+    assert third.identity == first.identity
+    assert third.epoch > second.epoch
+    assert "was damaged" in third.mended
+    assert (tmp_path / "node.json.damaged").read_bytes() == content
+    fourth = begin(tmp_path, name="node")
+    assert (fourth.identity, fourth.epoch, fourth.mended) == (first.identity, third.epoch + 1, "")
+
+
+def test_damaged_identity_that_nothing_else_knows_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_bytes(b"{")
+    start = begin(tmp_path, name="node")
+    assert start.epoch == 1
+    assert "it has a new one" in start.mended
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No new file gets a byte, as on a full disk; what is written over takes no room."""
+
+    def write_atomically(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(identity, "write_atomically", write_atomically)
+
+
+def test_starts_are_counted_on_a_full_disk_too(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    first = begin(tmp_path, name="node")
+    request.getfixturevalue("no_room")
+    starts = [begin(tmp_path, name="node") for _ in range(120)]  # the number gets longer
+    assert [start.epoch for start in starts] == list(range(2, 122))
+    assert {start.identity for start in starts} == {first.identity}
+
+
+def test_damaged_identity_on_a_full_disk_is_written_over(tmp_path: Path, no_room: None) -> None:
+    (tmp_path / "node.json").write_bytes(b"{" * 200)
+    start = begin(tmp_path, name="node")
+    assert begin(tmp_path, name="node").identity == start.identity
+
+
+@pytest.mark.usefixtures("no_room")
+def test_a_first_start_on_a_full_disk_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="free some space"):
+        begin(tmp_path, name="node")
 
 
 @pytest.mark.parametrize("abstract", [False, True])

@@ -11,7 +11,6 @@ import trio.testing
 
 from hypervisor.model import Condition, ConditionStatus, HealthCode, NodeIdentity, Revision
 from hypervisor.node.derive import Ratios
-from hypervisor.node.failure import StartError
 from hypervisor.node.revisions import Revisions
 from hypervisor.node.state import NodeState, Parts
 from tests import node_values as v
@@ -86,10 +85,14 @@ def test_revisions_go_on_when_the_disk_is_full(tmp_path: Path, monkeypatch: pyte
     assert Revisions(tmp_path / "revision", epoch=2, block=4).next().revision > 11
 
 
-def test_damaged_revision_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "revision").write_text("")
-    with pytest.raises(StartError, match="revision is damaged; remove it"):
-        Revisions(tmp_path / "revision", epoch=1)
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"-3", b"9" * 40])
+def test_damaged_revision_file_is_set_aside(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "revision").write_bytes(content)
+    revisions = Revisions(tmp_path / "revision", epoch=2)
+    assert "was damaged" in revisions.mended
+    assert revisions.next() == Revision(2, 1)
+    assert (tmp_path / "revision.damaged").read_bytes() == content
+    assert Revisions(tmp_path / "revision", epoch=3).mended == ""
 
 
 def test_waiter_gets_the_latest_and_skips_what_lies_between(tmp_path: Path) -> None:
