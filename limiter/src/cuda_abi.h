@@ -46,7 +46,18 @@ enum { CU_EVENT_DEFAULT = 0 };
 enum { CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5 };
 enum { CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2 };
-enum { CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
+enum { CU_GRAPH_NODE_TYPE_KERNEL = 0, CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
+
+typedef struct {
+    CUfunction func;
+    unsigned int gridDimX, gridDimY, gridDimZ;
+    unsigned int blockDimX, blockDimY, blockDimZ;
+    unsigned int sharedMemBytes;
+    void **kernelParams;
+    void **extra;
+    CUfunction kern; /* from here on since CUDA 12 */
+    CUcontext ctx;
+} CUDA_KERNEL_NODE_PARAMS;
 
 enum {
     CU_MEM_LOCATION_TYPE_DEVICE = 1,

@@ -16,6 +16,10 @@
 #define HV_FUNCTIONS (1u << HV_FUNCTIONS_LOG2)
 #define HV_FUNCTION_PROBES 16
 #define HV_RECENT_SAMPLES 32
+#define HV_FUNCTION_GRAPH 1 /* hv_learned_cost.kind */
+
+/* What a launch is taken for until it was measured. */
+#define HV_GUESSED_COST_NS UINT64_C(20000)
 #define HV_FIRST_SAMPLES 8 /* so many are taken one after the other */
 
 struct hv_function {
@@ -30,6 +34,7 @@ struct hv_function {
     uint64_t handle;        /* of the driver: for its name */
     uint64_t launches;      /* that were paid for and not published yet; an estimate: see charge() */
     uint32_t recent_ns[HV_RECENT_SAMPLES];
+    uint64_t first_cost_ns; /* charged until the cost is learned; 0: HV_GUESSED_COST_NS */
 } __attribute__((aligned(HV_CACHE_LINE)));
 
 _Static_assert(offsetof(struct hv_function, recent_ns) <= HV_CACHE_LINE, "the first line is read by every launch");

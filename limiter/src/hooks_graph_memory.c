@@ -1,4 +1,5 @@
 #include "driver.h"
+#include "graph_costs.h"
 #include "graph_memory.h"
 #include "held.h"
 #include "pools.h"
@@ -61,6 +62,7 @@ static CUresult instantiated(CUresult result, const CUgraphExec *executable, CUg
     struct need need = {0};
     if (result != CUDA_SUCCESS || process == NULL)
         return result;
+    hv_graph_costs_from(process, *executable, graph);
     add_graph(graph, &need, 0);
     if (need.bytes == 0 || need.bytes > HV_TOTAL_BYTES_MASK || need.ordinal < 0 || need.ordinal >= HV_ORDINALS)
         return result;

@@ -1,5 +1,6 @@
 /* Everything that makes the device work: each form goes through the same gate. */
 #include "driver.h"
+#include "graph_costs.h"
 #include "graph_memory.h"
 #include "pacing.h"
 #include "process.h"
@@ -155,6 +156,24 @@ LAUNCH(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream 
 
 LAUNCH_GRAPH(cuGraphLaunch, false)
 LAUNCH_GRAPH(cuGraphLaunch_ptsz, true)
+
+static CUresult updated(CUresult result, CUgraphExec executable, CUgraph graph)
+{
+    struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
+    if (result == CUDA_SUCCESS && process != NULL)
+        hv_graph_costs_from(process, executable, graph);
+    return result;
+}
+
+HV_WRAP(cuGraphExecUpdate, (CUgraphExec executable, CUgraph graph, CUgraphNode *error_node, int *answer))
+{
+    return updated(HV_REAL(cuGraphExecUpdate)(executable, graph, error_node, answer), executable, graph);
+}
+
+HV_WRAP(cuGraphExecUpdate_v2, (CUgraphExec executable, CUgraph graph, void *answer))
+{
+    return updated(HV_REAL(cuGraphExecUpdate_v2)(executable, graph, answer), executable, graph);
+}
 
 /* ---- capture ---- */
 

@@ -14,8 +14,6 @@
 #define SLICE_WALL_NS (2 * NS_PER_MS)
 #define MOST_COUNTED_WAITERS 64
 
-/* What a launch is taken for until it was measured. */
-#define GUESSED_COST_NS UINT64_C(20000)
 #define UNLEARNED_IN_FLIGHT 2
 
 /* Most charged work that may be unfinished, and how long a launch waits for
@@ -48,6 +46,10 @@
  * slices they stay within the 20 ms that a launch may wait beyond its own time
  * and that of those before it. */
 #define REPAID_WALL_NS (8 * NS_PER_MS)
+/* Or this part of the launch's own cost, where that is very long: those who
+ * launch so seldom would be in debt for ever. */
+#define REPAID_PART 4
+#define SELDOM_NS (200 * NS_PER_MS)
 
 /* For so long after its last launch, and for the time that its work takes by
  * turns with others, a process that says that it has work is believed. */
@@ -296,6 +298,8 @@ static uint64_t pay(struct gate *gate, uint64_t cost_ns)
         uint32_t rank = waiting(gate);
         paid = cost_ns + hv_bucket_gpu_ns(SLICE_WALL_NS / rank, gate->share_ppm); /* a slice beyond the launch itself */
         uint64_t most = hv_bucket_gpu_ns(REPAID_WALL_NS / rank / rank, gate->share_ppm);
+        if (cost_ns > SELDOM_NS && most < cost_ns / REPAID_PART)
+            most = cost_ns / REPAID_PART;
         uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms, most, gate->now_ns);
         uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, corrected(gate, overlapped(gate, paid)) + repaid,
                                           gate->now_ns, &wall);
@@ -409,7 +413,8 @@ static void charge(struct gate *gate, struct hv_launch *launch, bool measurable)
     poll(gate);
     wait_for_work(gate, function);
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
-    uint64_t charged = cost != 0 ? cost : GUESSED_COST_NS;
+    uint64_t first_cost = hv_load_relaxed(&function->first_cost_ns);
+    uint64_t charged = cost != 0 ? cost : first_cost != 0 ? first_cost : HV_GUESSED_COST_NS;
     if (thread->credit_ns < charged) {
         uint64_t paid = pay(gate, charged - thread->credit_ns);
         thread->credit_ns += paid;

@@ -15,7 +15,7 @@
 #include "sampler.h"
 #include "thread.h"
 
-enum hv_launch_kind { HV_LAUNCH_KERNEL = 0, HV_LAUNCH_GRAPH = 1 }; /* as in hv_learned_cost.kind */
+enum hv_launch_kind { HV_LAUNCH_KERNEL = 0, HV_LAUNCH_GRAPH = HV_FUNCTION_GRAPH }; /* as in hv_learned_cost.kind */
 
 struct hv_launch {
     const void *function;

@@ -3,6 +3,9 @@
 #include "driver.h"
 #include "os.h"
 
+/* Work that takes longer was not beside the others' all the time. */
+#define LONGEST_TURNS_NS UINT64_C(400000000)
+
 /* Time between two surveys: at first, and once their results agree. */
 #define FIRST_SURVEY_NS UINT64_C(20000000)
 #define LONGEST_SURVEY_NS UINT64_C(1000000000)
@@ -214,7 +217,8 @@ static void leave_survey(struct hv_sampler *sampler, struct hv_sample *sample)
 /* Later times are taken as they are: a low quantile of many is not disturbed by turns. */
 static uint64_t own_part(const struct hv_sample *sample, uint64_t measured_ns)
 {
-    bool took_turns = sample->unlearned && sample->sharing > 1 && measured_ns > (sample->sharing - 1) * TURN_NS;
+    bool took_turns = sample->unlearned && sample->sharing > 1 &&
+                      measured_ns > (sample->sharing - 1) * TURN_NS && measured_ns < LONGEST_TURNS_NS;
     return took_turns ? measured_ns / sample->sharing : measured_ns;
 }
 

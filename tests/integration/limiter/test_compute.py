@@ -122,3 +122,68 @@ def test_two_processes_of_a_pod_share_its_time_evenly(pod: Pod) -> None:
         counts = [heard(first), heard(second)]
     assert sum(counts) / 2000 == pytest.approx(0.40, abs=POINTS)
     assert min(counts) / max(counts) > 0.8
+
+
+GRAPH = """
+    def graph_of(function, count):
+        stream, graph, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        must("cuStreamCreate", ctypes.byref(stream), 1)
+        must("cuStreamBeginCapture_v2", stream, 2)
+        for _ in range(count):
+            assert launch(function, stream=stream) == 0
+        must("cuStreamEndCapture", stream, ctypes.byref(graph))
+        return graph
+    def learn(function):
+        for _ in range(12):
+            assert launch(function) == 0
+            must("cuCtxSynchronize")
+"""
+
+
+def charged_for_first_launch(pod: Pod, prepare: str) -> float:
+    """Milliseconds of GPU time that the first launch of a graph of fifty kernels of 1 ms is charged."""
+    source = (
+        GRAPH
+        + """
+    start()
+    short, long = kernel(10), kernel(1000)
+    learn(short), learn(long)
+    executable = ctypes.c_void_p()
+"""
+        + prepare
+        + """
+    must("cuCtxSynchronize")
+    tell("ready")
+    sys.stdin.readline()
+    must("cuGraphLaunch", executable, None)
+    tell("launched")
+    sys.stdin.readline()
+"""
+    )
+    pod.files.make(GIB, 900_000)
+    with pod.running(source) as process:
+        heard(process)
+        before = pod.files.show()["charged_ns"]
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        heard(process)
+        return float(pod.files.show()["charged_ns"] - before) / 1e6
+
+
+INSTANTIATE = """
+    must("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph_of({kernel}, 50), 0)
+"""
+
+
+def test_a_graph_is_charged_by_its_kernels_before_it_was_measured(pod: Pod) -> None:
+    assert charged_for_first_launch(pod, INSTANTIATE.format(kernel="long")) == pytest.approx(50, abs=8)
+    assert charged_for_first_launch(pod, INSTANTIATE.format(kernel="short")) < 8
+
+
+def test_an_updated_graph_is_charged_by_its_new_kernels(pod: Pod) -> None:
+    update = """
+    answer = ctypes.c_int()
+    must("cuGraphExecUpdate", executable, graph_of(long, 50), None, ctypes.byref(answer))
+"""
+    assert charged_for_first_launch(pod, INSTANTIATE.format(kernel="short") + update) == pytest.approx(50, abs=8)
