@@ -165,7 +165,18 @@ static void leave(CUstream stream)
     stream->capture_after_count = 0;
 }
 
-void sim_capture_end(CUgraph graph, CUstreamCaptureStatus status)
+/* All streams that take part in the recording are spoilt with it. */
+void sim_capture_spoil(CUgraph graph)
+{
+    sim_lock_driver();
+    for (CUcontext context = sim_driver.contexts; context; context = context->next)
+        for (CUstream stream = context->streams; stream; stream = stream->next)
+            if (stream->capture == graph)
+                stream->capture_status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    sim_unlock_driver();
+}
+
+void sim_capture_end(CUgraph graph)
 {
     sim_lock_driver();
     for (CUcontext context = sim_driver.contexts; context; context = context->next)
@@ -173,7 +184,6 @@ void sim_capture_end(CUgraph graph, CUstreamCaptureStatus status)
             if (stream->capture == graph)
                 leave(stream);
     sim_unlock_driver();
-    (void)status;
 }
 
 static CUresult begin_in(CUstream stream, CUgraph graph, CUstreamCaptureMode mode)
@@ -249,7 +259,7 @@ static CUresult end(const char *call, int per_thread, CUstream given, CUgraph *o
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     CUgraph graph = stream->capture;
     int spoilt = stream->capture_status == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
-    sim_capture_end(graph, CU_STREAM_CAPTURE_STATUS_NONE);
+    sim_capture_end(graph);
     if (spoilt && !stream->capture_into)
         sim_graph_free(graph);
     *out = spoilt ? NULL : graph;

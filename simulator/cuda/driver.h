@@ -291,7 +291,8 @@ CUresult sim_capture_fill(CUstream stream, CUdeviceptr destination, size_t pitch
 CUresult sim_capture_host(CUstream stream, CUhostFn function, void *argument);
 CUresult sim_capture_allocate(CUstream stream, CUdeviceptr *out, size_t bytes);
 CUresult sim_capture_free(CUstream stream, CUdeviceptr address);
-void sim_capture_end(CUgraph graph, CUstreamCaptureStatus status);
+void sim_capture_end(CUgraph graph);
+void sim_capture_spoil(CUgraph graph);
 CUresult sim_capture_record(CUstream stream, CUevent event);
 CUresult sim_capture_wait(CUstream stream, CUevent event);
 

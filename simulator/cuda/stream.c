@@ -242,7 +242,7 @@ SIM_EXPORTED CUresult CUDAAPI cuStreamDestroy_v2(CUstream stream) { ENTER(); ret
 /* What asks for the end of work that is only recorded spoils the recording. */
 static CUresult forbidden(CUstream stream)
 {
-    stream->capture_status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    sim_capture_spoil(stream->capture);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 

@@ -349,6 +349,15 @@ static void graphs(void)
     OK(cuEventCreate(&join_point, CU_EVENT_DISABLE_TIMING));
     OK(cuMemAlloc_v2(&buffer, sizeof back));
     OK(cuMemsetD8_v2(buffer, 1, sizeof back));
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL)); /* asking for the end of what is only recorded spoils it */
+    OK(cuEventRecord(fork_point, stream));
+    OK(cuStreamWaitEvent(side, fork_point, 0));
+    SAME(cuStreamSynchronize(side), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    OK(cuStreamIsCapturing(stream, &status));
+    SAME(status, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    SAME(launch(function, 1, stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    SAME(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    CHECK(graph == NULL);
     OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     OK(cuStreamIsCapturing(stream, &status));
     SAME(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
@@ -361,7 +370,6 @@ static void graphs(void)
     OK(cuMemFreeAsync(inside, stream));
     OK(cuStreamWaitEvent(stream, join_point, 0));
     OK(launch(function, 1, stream));
-    SAME(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     SAME(cuStreamEndCapture(side, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     OK(cuStreamEndCapture(stream, &graph));
     OK(cuStreamIsCapturing(side, &status));
