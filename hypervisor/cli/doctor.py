@@ -22,6 +22,8 @@ root_option = click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     default=Path("/"),
+    envvar="HYPERVISOR_HOST_ROOT",
+    show_envvar=True,
     help="Directory to examine instead of this machine: a mounted root, or a bundle that was unpacked.",
 )
 kubernetes_option = click.option(

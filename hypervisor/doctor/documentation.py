@@ -27,6 +27,8 @@ Finds the broken link between a GPU and a workload, says what it saw, why that i
 
 Verdicts: `pass`; `warn`, it works with less than it should give, or not for long; `fail`, a broken link; `skip`, the check says nothing of this machine, a link before it is broken, or what it reads may not be read (then run it as root). What depends on a broken link is skipped, and everything else still runs. Exit status: 0 when nothing failed, 1 when something did.
 
+A node passes the gate or does not, so that it can be the last step of an installation, or a Kubernetes Job on a new node, whose failure is the event DriverProbeFailed. What a node has not (no kubelet, no container runtime) counts as passed; what may not be read does not.
+
 The daily inspection is the HTML report of a node with what has grown since the last one:
 
     hypervisor doctor node -o html --write /var/lib/hypervisor/doctor.html --since /var/lib/hypervisor/doctor.json

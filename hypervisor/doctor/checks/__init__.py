@@ -23,7 +23,8 @@ from hypervisor.doctor.checks import (
 from hypervisor.doctor.cluster_subject import ClusterSubject
 from hypervisor.doctor.pod_subject import PodSubject
 from hypervisor.doctor.subject import NodeSubject
-from hypervisor.doctor.symptoms import SYMPTOMS, as_check
+from hypervisor.doctor.symptom import as_check
+from hypervisor.doctor.symptoms import SYMPTOMS
 
 NODE_CHECKS: tuple[Check[NodeSubject], ...] = (
     *bus.CHECKS,

@@ -12,7 +12,7 @@ VALIDATIONS = "/run/nvidia/validations"
 _LISTEN = "0A"
 # About the driver: told by driver.nvml and driver.health. About the aggregator: a node works without one.
 _ELSEWHERE = {"NvmlNotFound", "DriverNotLoaded", "NvmlFailed", "NoGpus", "ReaderHung", "ReaderRestarting", "Starting"}
-_MILD = {"AggregatorUnreachable", "ReadingRejected", "TimeNamespace", "UsageTampered", "GpuUnreadable"}
+_MILD = {"AggregatorUnreachable", "CapacityHeld", "ReadingRejected", "TimeNamespace", "UsageTampered", "GpuUnreadable"}
 
 
 @check(

@@ -249,6 +249,27 @@ CASES = (
         "GpuLost",
     ),
     Case(
+        "9.1/7 and 8: one lost GPU is told, the others are not blamed",
+        "driver.health",
+        FAIL,
+        lambda m: m.gpu(1, health="lost", conditions=(condition("GpuLost"),)),
+        UUIDS[1],
+    ),
+    Case(
+        "9.1/10: code 999 is vague and no verdict on the card",
+        "driver.health",
+        WARN,
+        lambda m: m.gpu(0, health="unknown", conditions=(condition("GpuUnreadable", "unknown error (999)"),)),
+        "999",
+    ),
+    Case(
+        "9.1/9: blind is our own access, and not the card",
+        "driver.health",
+        FAIL,
+        lambda m: m.gpu(0, health="blind", conditions=(condition("AccessDenied"),)),
+        "the card may be well",
+    ),
+    Case(
         "1.7: hardware slowdown degrades",
         "driver.health",
         WARN,

@@ -145,6 +145,12 @@ CASES = (
         "free room",
     ),
     Case(
+        "article 4.5: a figure that the circuit breaker holds",
+        "hypervisor.ready",
+        WARN,
+        lambda m: m.told(conditions=(condition("CapacityHeld"),)),
+    ),
+    Case(
         "4.4: an aggregator that is away stops no node",
         "hypervisor.ready",
         WARN,

@@ -73,6 +73,13 @@ def test_an_error_that_can_be_ignored(tmp_path: Path) -> None:
     assert "can be ignored" in results["symptom.harmless-sve"].evidence[0]
 
 
+def test_what_a_program_logs_is_shown_without_its_secrets(tmp_path: Path) -> None:
+    machine = healthy(tmp_path)
+    _log("CUDA out of memory while token=hunter2 from 10.1.2.3")(machine)
+    results = {each.check_id: each for each in diagnose(machine).results}
+    assert results["symptom.out-of-memory"].evidence == ("CUDA out of memory while token=<removed> from <address>",)
+
+
 def test_a_link_in_the_container_does_not_lead_out_of_it(tmp_path: Path) -> None:
     machine = healthy(tmp_path)
     machine.write("/etc/secret", "limiter /host/libcuda_limiter.so\n")
