@@ -3,6 +3,7 @@
  * limiter's own logic where the simulated machine would only be in the way.
  * Knobs and counters are exported by names that begin with fake_.
  */
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,8 +117,13 @@ EXPORT int cuGetProcAddress_v2(const char *symbol, void **function, int version,
     int found = 1;
     if (flags == 4)
         return 1; /* undefined: nothing is touched */
+#ifdef LOOKS_ITSELF_UP /* as drivers from 570 on do */
+    if (strcmp(symbol, "cuMemAlloc") == 0 && version >= 3020)
+        *function = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "cuMemAlloc_v2");
+#else
     if (strcmp(symbol, "cuMemAlloc") == 0 && version >= 3020)
         *function = (void *)cuMemAlloc_v2;
+#endif
     else if (strcmp(symbol, "cuDriverGetVersion") == 0)
         *function = (void *)cuDriverGetVersion;
     else

@@ -170,6 +170,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def compile_(output: str, *sources: str, flags: tuple[str, ...] = ()) -> Path:
         target = folder / output
+        target.parent.mkdir(exist_ok=True)
         includes = [f"-I{ROOT / part}" for part in ("limiter/include", "limiter/src", "limiter/tests")]
         command = [*compiler(), "-std=c11", "-O1", *WARNINGS, *includes]
         command += [str(TESTS / source) for source in sources]

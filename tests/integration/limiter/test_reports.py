@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -151,6 +153,26 @@ def test_hami_core_79_no_form_of_memory_is_forgotten(pod: Pod) -> None:
     assert answers == [0, 2]
     memory = pod.gpu()["memory"]
     assert memory["peak_bytes"] - memory["context_bytes"] <= GIB
+
+
+def test_hami_core_52_a_driver_that_looks_its_own_functions_up_does_not_go_round_in_circles(
+    pod: Pod, build: Callable[..., Path]
+) -> None:
+    driver = build(
+        "looking/libcuda.so.1",
+        "fake_driver.c",
+        flags=("-shared", "-fPIC", "-DLOOKS_ITSELF_UP", "-Wl,-soname,libcuda.so.1"),
+    )
+    pod.files.run("make", "GPU-00000000-0000-0000-0000-000000000001", GIB, 1_000_000)
+    source = """
+        start()
+        function, status, pointer = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint64()
+        must("cuGetProcAddress_v2", b"cuMemAlloc", ctypes.byref(function), 12000, ctypes.c_uint64(0),
+             ctypes.byref(status))
+        allocate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(function.value)
+        tell([status.value, allocate(ctypes.addressof(pointer), 2 * GIB), allocate(ctypes.addressof(pointer), GIB)])
+    """
+    assert pod.ask(source, LD_LIBRARY_PATH=str(driver.parent)) == [0, 2, 0]
 
 
 def test_hami_820_processes_of_two_pid_namespaces_share_one_limit(pod: Pod) -> None:
