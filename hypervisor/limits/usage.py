@@ -65,8 +65,8 @@ class Slot:
     pid: int
     start_time_ticks: int
     host_bytes: int
-    told_host_pid: int  # as the daemon told it; 0 before
     devices: tuple[SlotDevice, ...]
+    told_host_pid: int = 0  # as the daemon told it; 0 before
 
 
 @dataclass(frozen=True, slots=True)

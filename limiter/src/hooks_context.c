@@ -99,17 +99,32 @@ HV_WRAP(cuCtxCreate_v3, (CUcontext * context, void *affinities, int count, unsig
     MAKE_CONTEXT(HV_REAL(cuCtxCreate_v3)(context, affinities, count, flags, device));
 }
 
+/* Contexts beside graphics: of one GPU, and for the current thread as all others. */
+HV_WRAP(cuGLCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device))
+{
+    MAKE_CONTEXT(HV_REAL(cuGLCtxCreate)(context, flags, device));
+}
+
+HV_WRAP(cuGLCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device))
+{
+    MAKE_CONTEXT(HV_REAL(cuGLCtxCreate_v2)(context, flags, device));
+}
+
+HV_WRAP(cuVDPAUCtxCreate,
+        (CUcontext * context, unsigned int flags, CUdevice device, unsigned int vdp_device, void *vdp_get_proc_address))
+{
+    MAKE_CONTEXT(HV_REAL(cuVDPAUCtxCreate)(context, flags, device, vdp_device, vdp_get_proc_address));
+}
+
+HV_WRAP(cuVDPAUCtxCreate_v2,
+        (CUcontext * context, unsigned int flags, CUdevice device, unsigned int vdp_device, void *vdp_get_proc_address))
+{
+    MAKE_CONTEXT(HV_REAL(cuVDPAUCtxCreate_v2)(context, flags, device, vdp_device, vdp_get_proc_address));
+}
+
 HV_WRAP(cuCtxCreate_v4, (CUcontext * context, void *parameters, unsigned int flags, CUdevice device))
 {
     MAKE_CONTEXT(HV_REAL(cuCtxCreate_v4)(context, parameters, flags, device));
-}
-
-static bool primary_is_active(CUdevice device)
-{
-    unsigned int flags;
-    int active = 0;
-    hv_call_type_cuDevicePrimaryCtxGetState ask = HV_DRIVER(cuDevicePrimaryCtxGetState);
-    return ask != NULL && ask(device, &flags, &active) == CUDA_SUCCESS && active != 0;
 }
 
 /* What a program allocated in a context and did not free goes with it. We do
@@ -123,8 +138,9 @@ static void context_is_gone(struct hv_process *process, CUdevice ordinal, bool m
     hv_context_released(process, device);
     uint32_t left = made ? hv_sub_acq_rel_32(&process->made_contexts[device], 1) - 1
                          : hv_load_acquire_32(&process->made_contexts[device]);
-    if (left != 0 || primary_is_active(ordinal))
+    if (left != 0 || hv_primary_is_active(ordinal))
         return;
+    hv_store_relaxed_32(&process->context_noticed[device], 0); /* the next one is to be noticed anew */
     hv_pending_forget(process, device);
     hv_memory_release(process, device, false, hv_held_purge(process, device));
     hv_pools_refresh(process, device);
@@ -200,7 +216,7 @@ HV_WRAP(cuCtxDetach, (CUcontext context))
 HV_WRAP(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
 {
     struct hv_reservation reservation = {0};
-    CUresult refused = primary_is_active(device) ? CUDA_SUCCESS : hv_reserve_context(&reservation, device);
+    CUresult refused = hv_primary_is_active(device) ? CUDA_SUCCESS : hv_reserve_context(&reservation, device);
     if (refused != CUDA_SUCCESS)
         return refused;
     CUresult result = HV_REAL(cuDevicePrimaryCtxRetain)(context, device);
@@ -220,7 +236,7 @@ HV_WRAP(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
 static CUresult primary_released(CUdevice device, CUresult result)
 {
     hv_thread_context_changed();
-    if (result != CUDA_SUCCESS || hv_attach_state() != HV_ATTACH_DONE || primary_is_active(device))
+    if (result != CUDA_SUCCESS || hv_attach_state() != HV_ATTACH_DONE || hv_primary_is_active(device))
         return result;
     struct hv_process *process = hv_process();
     if (process == NULL)

@@ -252,6 +252,8 @@ CUresult hv_reserve_ordinal(struct hv_reservation *reservation, CUdevice ordinal
         reservation->process = NULL;
         return CUDA_SUCCESS;
     }
+    if (reservation->device != NO_DEVICE)
+        hv_context_notice(reservation->process, ordinal, reservation->device);
     return reserve_or_forget(reservation);
 }
 

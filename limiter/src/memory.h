@@ -71,6 +71,20 @@ void hv_context_reserved(struct hv_reservation *reservation);
 void hv_context_released(struct hv_process *process, uint32_t device);
 void hv_context_settle(struct hv_process *process, uint32_t device);
 
+/* A runtime may make the primary context through a private table of the
+ * driver, where no wrapper sees it: at the first use of the device what it
+ * takes is entered, beyond the limit if need be, because it is held already. */
+void hv_context_notice_slowly(struct hv_process *process, CUdevice ordinal, uint32_t device);
+
+static inline void hv_context_notice(struct hv_process *process, CUdevice ordinal, uint32_t device)
+{
+    if (hv_unlikely(hv_load_relaxed_32(&process->context_noticed[device]) == 0)) /* set once; carries no data */
+        hv_context_notice_slowly(process, ordinal, device);
+}
+
+/* Is the device's primary context there? */
+bool hv_primary_is_active(CUdevice ordinal);
+
 /* Recount what the slots of dead processes held, if this process gave any back. */
 void hv_memory_heal(struct hv_process *process);
 

@@ -1,4 +1,6 @@
 /* What contexts take before it can be measured. */
+#include "driver.h"
+#include "ledger.h"
 #include "memory.h"
 
 CUresult hv_reserve_context(struct hv_reservation *reservation, CUdevice ordinal)
@@ -21,6 +23,7 @@ void hv_context_reserved(struct hv_reservation *reservation)
     if (reservation->process == NULL)
         return;
     hv_add_acq_rel(&reservation->slot->devices[reservation->device].context_bytes, reservation->bytes);
+    hv_store_relaxed_32(&reservation->process->context_noticed[reservation->device], 1);
     hv_store_release(&reservation->process->context_reserved_at_ns[reservation->device], hv_os_now_ns());
 }
 
@@ -59,4 +62,34 @@ void hv_context_settle(struct hv_process *process, uint32_t device)
         return;
     if (hv_cas_acq_rel(&process->context_reserved_at_ns[device], &reserved_at, 0))
         release_context_bytes(process, device, UINT64_MAX);
+}
+
+bool hv_primary_is_active(CUdevice ordinal)
+{
+    unsigned int flags;
+    int active = 0;
+    hv_call_type_cuDevicePrimaryCtxGetState ask = HV_DRIVER(cuDevicePrimaryCtxGetState);
+    return ask != NULL && ask(ordinal, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+HV_NOINLINE void hv_context_notice_slowly(struct hv_process *process, CUdevice ordinal, uint32_t device)
+{
+    uint32_t unnoticed = 0;
+    uint64_t bytes = hv_load_relaxed(&hv_files()->control[device]->context_bytes);
+    struct hv_process_slot *slot = hv_process_slot(process);
+    if (bytes == 0) { /* contexts are not to be counted: never ask again */
+        hv_store_relaxed_32(&process->context_noticed[device], 1);
+        return;
+    }
+    if (slot == NULL || !hv_primary_is_active(ordinal) ||
+        !__atomic_compare_exchange_n(&process->context_noticed[device], &unnoticed, 1, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED)) /* another thread was faster: nothing was read */
+        return;
+    struct hv_account account = {.total = &hv_files()->devices[device]->total,
+                                 .bytes = &slot->devices[device].bytes,
+                                 .in_flight = &slot->devices[device].in_flight_bytes};
+    if (!hv_ledger_reserve(&account, bytes, HV_TOTAL_BYTES_MASK))
+        return;
+    hv_add_acq_rel(&slot->devices[device].context_bytes, bytes);
+    hv_store_release(&process->context_reserved_at_ns[device], hv_os_now_ns());
 }

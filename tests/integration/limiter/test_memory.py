@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -273,6 +275,32 @@ def test_a_new_context_is_counted_until_it_is_measured(pod: Pod) -> None:
     ]
     pod.files.run("make", pod.files.uuid, 200 * MIB, 1_000_000, 300 * MIB)
     assert pod.ask("must('cuInit', 0); tell(call('cuDevicePrimaryCtxRetain', ctypes.byref(ctypes.c_void_p()), 0))") == 2
+
+
+@pytest.mark.parametrize("limit", [GIB, 200 * MIB])
+def test_a_context_that_no_wrapper_saw_is_counted_with_the_first_allocation(pod: Pod, limit: int) -> None:
+    """As runtimes make it: through a table of the driver's own. Here the driver's function is called by its address."""
+    folders = pod.variables()["LD_LIBRARY_PATH"].split(":")
+    library = next(path for folder in folders if (path := Path(folder) / "libcuda.so.1").exists())
+    symbols = subprocess.run(["nm", "-D", str(library)], capture_output=True, text=True, check=True).stdout
+    offset = next(
+        int(line.split()[0], 16) for line in symbols.splitlines() if line.endswith(" cuDevicePrimaryCtxRetain")
+    )
+    pod.files.make(limit, context_bytes=300 * MIB)
+    source = f"""
+        must("cuInit", 0)
+        maps = [line.split() for line in open("/proc/self/maps") if line.endswith("/libcuda.so.1\\n")]
+        base = min(int(line[0].split("-")[0], 16) - int(line[2], 16) for line in maps)
+        context = ctypes.c_void_p()
+        retain = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)(base + {offset})
+        assert retain(ctypes.addressof(context), 0) == 0
+        must("cuCtxSetCurrent", context)
+        first = alloc(4096)[0]
+        tell([first, memory()[0] // MIB, alloc(800 * MIB)[0], alloc(700 * MIB)[0]])
+    """
+    expected = [0, 723, 2, 0] if limit == GIB else [2, 0, 2, 2]
+    assert pod.ask(source) == expected
+    assert pod.files.show()["total"] >= 300 * MIB
 
 
 def test_a_pod_sees_its_own_processes(pod: Pod) -> None:
