@@ -46,6 +46,8 @@ def redact(name: str, text: str) -> str:
     """The text of a file as it may leave the machine."""
     if re.fullmatch(r"/proc/\d+/environ", name):
         return "\0".join(_variable(entry) for entry in text.split("\0"))
+    if re.fullmatch(r"/proc/\d+/cmdline", name):
+        return _command(text)
     if re.fullmatch(r"/proc/net/tcp6?", name):
         return _TABLE_ADDRESS.sub(lambda match: "0" * len(match.group()), text)
     if re.fullmatch(r"/proc/\d+/(stat|maps|limits|cgroup|wchan)", name) or name.startswith(("/sys/", "/proc/driver/")):
@@ -65,6 +67,14 @@ def redact_text(text: str) -> str:
 def _without_value(match: re.Match[str]) -> str:
     quote = match["quote"] or ""
     return f"{match['name']}{match['sign']}{quote}{REMOVED}{quote}"
+
+
+def _command(text: str) -> str:
+    """The program; its arguments too where they are settings of the kubelet or of the daemon."""
+    words = text.split("\0")
+    if {word.rpartition("/")[2] for word in words[:4]} & {"kubelet", "hypervisor"}:
+        return redact_text(text)
+    return words[0] + "\0"
 
 
 def _variable(entry: str) -> str:

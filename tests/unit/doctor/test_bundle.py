@@ -118,6 +118,18 @@ def test_redaction(text: str, left: str) -> None:
     assert redact("/var/log/x.log", text) == left
 
 
+@pytest.mark.parametrize(
+    ("command", "left"),
+    [
+        (("/usr/bin/mysql", "-phunter2"), ("/usr/bin/mysql",)),
+        (("python3", "/usr/bin/hypervisor", "run"), ("python3", "/usr/bin/hypervisor", "run")),
+        (("/usr/bin/kubelet", "--token=hunter2", "--v=2"), ("/usr/bin/kubelet", "--token=<removed>", "--v=2")),
+    ],
+)
+def test_arguments_of_other_programs_stay_at_home(command: tuple[str, ...], left: tuple[str, ...]) -> None:
+    assert redact("/proc/7/cmdline", words(*command)) == words(*left)
+
+
 def test_a_variable_that_no_check_reads_keeps_its_name_only() -> None:
     told = redact("/proc/7/environ", words("HOME=/home/x", "CUDA_VERSION=12.4"))
     assert told == words("HOME=<removed>", "CUDA_VERSION=12.4")
