@@ -72,6 +72,7 @@ class Session:
         fleet = self._known.fleet
         opened = self._known.opened = await self._ask(wire.Open(), wire.Opened)
         fleet.simulated = opened.simulated
+        self._known.health.on_new_reader()
         count = opened.count.value
         if not count and not fleet.cards:
             raise UnusableError(failures.no_gpus() if count == 0 else failures.uncounted(opened.count.code))

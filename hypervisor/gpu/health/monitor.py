@@ -126,6 +126,11 @@ class HealthMonitor:
         """Whether the card's state is to be read in this round."""
         return self._of(card.uuid).due_at <= now
 
+    def on_new_reader(self) -> None:
+        """Another reader took over: it watches no events yet, which it does with the state read of each card."""
+        for known in self._cards.values():
+            known.due_at = 0.0
+
     def on_facts(self, card: CardState, told: wire.HealthDone, fleet: Fleet, *, now: float) -> None:
         """A state read."""
         known = self._of(card.uuid)

@@ -1,0 +1,163 @@
+"""Verdicts over restarts and readers, and who is blamed: on one reader, or one daemon, of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from hypervisor.gpu import open_gpu_reader
+from hypervisor.gpu.health.occurrence import OccurrenceKind
+from hypervisor.model import HealthCode, HealthState
+from tests.daemon_process import wait_until
+from tests.integration.gpu.conftest import Simulated, condition, good_round, make_machine, quick, until
+from tests.integration.health.conftest import Node, start
+from tests.integration.node import calls
+
+GIB = 2**30
+
+
+@pytest.fixture
+def t4(tmp_path: Path) -> Iterator[Simulated]:
+    yield from make_machine(tmp_path / "machine", "t4")
+
+
+def reader(simulated: Simulated, memory: Path | None = None, **changes: object):
+    settings = quick(health_hold_seconds=0.1, **changes)
+    return open_gpu_reader(settings, environment=simulated.environment, memory=memory)
+
+
+def test_faults_from_before_the_daemon_are_seen_and_are_no_news(t4: Simulated, tmp_path: Path) -> None:
+    t4.fault("gpu=0,set=ecc_uncorrected_volatile,value=3")
+    t4.fault("gpu=0,set=retire_pending,value=1")
+
+    async def main() -> None:
+        async with reader(t4) as gpus:
+            told = await until(gpus, lambda now: bool(now.devices) and len(now.devices[0].conditions) == 2)
+            (device,) = told.devices
+            assert condition(device, HealthCode.ECC_UNCORRECTED) is not None
+            assert condition(device, HealthCode.PAGES_RETIRED) is not None
+            assert device.health in {HealthState.DEGRADED, HealthState.UNHEALTHY}
+            await good_round(gpus)
+            with trio.move_on_after(0.2) as waited:
+                await gpus.next_occurrences()
+            assert waited.cancelled_caught
+
+    trio.run(main)
+
+
+def test_a_verdict_outlives_the_reader_and_the_daemon(t4: Simulated, tmp_path: Path) -> None:
+    memory = tmp_path / "health.json"
+
+    async def life(*, first: bool) -> None:
+        async with reader(t4, memory) as gpus:
+            await good_round(gpus)
+            if first:
+                t4.fault("gpu=0,xid=79")
+                (occurrence,) = await gpus.next_occurrences()
+                assert occurrence.kind is OccurrenceKind.XID
+            told = await until(gpus, lambda now: now.devices[0].health is HealthState.UNHEALTHY)
+            stands = condition(told.devices[0], HealthCode.XID_ERROR)
+            assert stands is not None
+            assert "restart the machine" in stands.message
+            # A new reader changes nothing about it, and a reset of nothing neither.
+            uuid = told.devices[0].identity.uuid
+            await gpus.detach(uuid)
+            await gpus.attach(uuid)
+            await until(gpus, lambda now: now.devices[0].health is HealthState.UNHEALTHY)
+
+    trio.run(lambda: life(first=True))
+    trio.run(lambda: life(first=False))
+
+
+def test_events_that_hang_take_no_card_with_them(t4: Simulated) -> None:
+    async def main() -> None:
+        async with reader(t4, reading_timeout_seconds=30) as gpus:
+            await good_round(gpus)
+            t4.fault("call=nvmlEventSetWait*,hang=forever")
+            begun = time.monotonic()
+            # The present round ends without its cards at most once; after that another reader goes on without events.
+            for _ in range(6):
+                told = await good_round(gpus)
+            assert time.monotonic() - begun < 15
+            assert told.devices[0].health is HealthState.HEALTHY
+            assert not told.devices[0].vram_bytes.stale
+            t4.fault("gpu=0,set=recovery_action,value=1")
+            await until(gpus, lambda now: now.devices[0].health is HealthState.UNHEALTHY)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("lie", ["return=999", "return=10", "return=3", "missing"])
+def test_events_that_fail_do_not_spin(t4: Simulated, lie: str) -> None:
+    t4.fault(f"call=nvmlEventSetWait*,{lie}")
+
+    async def main() -> None:
+        async with reader(t4) as gpus:
+            for _ in range(10):
+                await good_round(gpus)
+            statistics = gpus.statistics()
+            asked = sum(count for (name, _), count in statistics.calls.items() if name == "nvmlEventSetWait_v2")
+            made = sum(count for (name, _), count in statistics.calls.items() if name == "nvmlEventSetCreate")
+            assert asked <= statistics.rounds + 2
+            assert made <= 8
+
+    trio.run(main)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """Settings as they come: a reading each second, a hold of half a minute."""
+    yield from start(tmp_path_factory.mktemp("own"), "--reading-interval-seconds", "1")
+
+
+def test_a_lost_card_is_unhealthy_in_all_outputs_within_two_seconds(own: Node) -> None:
+    uuid = own.gpu(3).uuid
+    begun = time.monotonic()
+    own.fault("gpu=3,lost")
+    wait_until(lambda: own.state(3) is HealthState.LOST, "the API")
+    in_api = time.monotonic() - begun
+    wait_until(lambda: "GpuUnhealthy" in own.events(uuid), "the event")
+    in_events = time.monotonic() - begun
+    wait_until(lambda: own.metric("gpu_health_state", uuid=uuid, state="lost") == 1, "the metric")
+    in_metrics = time.monotonic() - begun
+    own.clear()
+    # The page of metrics is made anew once a second.
+    assert max(in_api, in_events) < 2.5, (in_api, in_events)
+    assert in_metrics < 4.0, in_metrics
+
+
+def test_a_program_s_xid_is_told_to_the_owner_of_the_only_allocation(own: Node) -> None:
+    calls.allocate(own.daemon, "culprit", vram_bytes=GIB, percent="10", gpu="5")
+    own.fault("gpu=5,xid=31")
+    event = wait_until(
+        lambda: next(
+            (
+                event
+                for event in calls.list_events(own.daemon)
+                if event.reason == "XidError" and event.regarding.name == "culprit"
+            ),
+            None,
+        ),
+        "the event",
+    )
+    assert "Xid 31 (GPU memory page fault)" in event.message
+    assert own.gpu(5).uuid in event.message
+    assert own.state(5) is HealthState.HEALTHY
+    assert own.gpu(5).allocatable
+
+
+def test_a_card_that_the_driver_does_not_show_is_a_condition_of_the_node(own: Node) -> None:
+    from tests.integration.health.conftest import put_on_bus
+
+    put_on_bus(own.root, "0000:fe:00.0", "nouveau")
+    put_on_bus(own.root, "0000:ff:00.0", "vfio-pci")
+    text = wait_until(
+        lambda: next((line for line in own.daemon.get("/metrics")[1].splitlines() if "GpusNotShown" in line), None),
+        "the condition",
+    )
+    assert text.endswith(" 1.0")
+    assert own.daemon.get("/readyz")[0] == 200
