@@ -1,0 +1,192 @@
+"""The daemon's hand on the compute limits, seen from the files, on a clock of ours."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hypervisor.allocations import Allocations
+from hypervisor.limits import DeviceControl, ShmFile
+from hypervisor.model import (
+    Allocation,
+    AllocationSpec,
+    ComputePolicy,
+    DeviceUsage,
+    Enforcement,
+    ProcessOnGpu,
+    QosClass,
+)
+from tests.unit.allocations.builders import (
+    BOOT,
+    GIB,
+    Node,
+    device,
+    inventory,
+    named,
+    percent,
+    request,
+    start_time,
+)
+from tests.unit.limits.tenant import DEVICES, SLOTS, Tenant, own_namespace
+
+CHARGED = DEVICES + 192
+LAUNCHES = SLOTS + 64 + 24
+NS = 1_000_000_000
+
+
+@dataclass
+class Clock:
+    now: float = 5000.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+class Pod:
+    """An allocation seen from its files: it charges, and reads what the daemon wrote."""
+
+    def __init__(self, allocation: Allocation) -> None:
+        self.tenant = Tenant(Path(allocation.directory) / "usage")
+        self.shm = ShmFile.open(Path(allocation.directory) / "shm", boot_id=BOOT)
+
+    def charge(self, seconds: float) -> None:
+        self.tenant.put(CHARGED, self.tenant.get(CHARGED) + round(seconds * NS))
+        self.tenant.put(LAUNCHES, self.tenant.get(LAUNCHES) + 1000)
+
+    @property
+    def control(self) -> DeviceControl:
+        return self.shm.control(0)
+
+
+def granted(allocations: Allocations, spec: AllocationSpec) -> Pod:
+    allocation, _ = allocations.allocate(spec, inventory(device()))
+    return Pod(allocation)
+
+
+def borrower(name: str, share: float, qos: QosClass = QosClass.MEDIUM) -> AllocationSpec:
+    devices = (request("0", compute=percent(share), vram=GIB),)
+    return named(name, *devices, policy=ComputePolicy.WORK_CONSERVING, qos=qos)
+
+
+def owner(name: str, share: float) -> AllocationSpec:
+    return named(name, request("0", compute=percent(share), vram=GIB))
+
+
+def steps(allocations: Allocations, clock: Clock, *pods: Pod, count: int = 3) -> None:
+    """Control steps of 0.1 s in which these Pods are at work."""
+    for _ in range(count):
+        for pod in pods:
+            pod.charge(0.02)
+        clock.now += 0.1
+        allocations.step(inventory(device()))
+
+
+def test_idle_time_is_lent_and_given_back_within_a_step(node: Node, clock: Clock) -> None:
+    allocations = node.start()
+    eager, lazy = granted(allocations, borrower("eager", 40)), granted(allocations, owner("lazy", 60))
+    steps(allocations, clock, eager)
+    assert eager.control.borrowed_ppm == 600_000
+    assert eager.control.borrowed_until_ms == round(clock.now * 1000) + 200
+    assert lazy.control.borrowed_ppm == 0
+    steps(allocations, clock, eager, lazy, count=1)
+    assert eager.control.borrowed_ppm == 0
+
+
+def test_borrowers_share_by_weight(node: Node, clock: Clock) -> None:
+    allocations = node.start()
+    low = granted(allocations, borrower("low", 20, QosClass.LOW))
+    critical = granted(allocations, borrower("critical", 20, QosClass.CRITICAL))
+    steps(allocations, clock, low, critical)
+    assert low.control.borrowed_ppm == pytest.approx(120_000, abs=1)
+    assert critical.control.borrowed_ppm == pytest.approx(480_000, abs=1)
+
+
+def test_a_hard_cap_and_an_idle_borrower_get_nothing(node: Node, clock: Clock) -> None:
+    allocations = node.start()
+    capped, idle = granted(allocations, owner("capped", 40)), granted(allocations, borrower("idle", 40))
+    steps(allocations, clock, capped)
+    assert capped.control.borrowed_ppm == 0
+    assert idle.control.borrowed_ppm == 0
+
+
+def reading(
+    allocations: Allocations, clock: Clock, pod: Pod, *, busy: float | None, charged: float, count: int
+) -> DeviceUsage:
+    """Readings once a second of a Pod whose one process is this one."""
+    for _ in range(count):
+        pod.charge(charged)
+        clock.now += 1.0
+        process = ProcessOnGpu(
+            pid=os.getpid(),
+            memory_bytes=GIB // 2,
+            busy_ratio=busy,
+            busy_observed_at=clock.now if busy is not None else None,
+        )
+        found = inventory(device(processes=(process,)), sequence=round(clock.now), observed_at=clock.now)
+        usages = allocations.step(found)
+    return usages[0].devices[0]
+
+
+def attached(allocations: Allocations, share: float = 50) -> Pod:
+    pod = granted(allocations, owner("job", share))
+    pod.tenant.attach(0, pid=os.getpid(), start=start_time(os.getpid()), namespace=own_namespace())
+    return pod
+
+
+def test_costs_that_are_too_low_are_corrected(node: Node, clock: Clock) -> None:
+    allocations = node.start()
+    pod = attached(allocations)
+    usage = reading(allocations, clock, pod, busy=0.5, charged=0.25, count=8)
+    assert usage.pacing is not None
+    assert usage.pacing.correction_frozen == ""
+    assert pod.control.correction_ppm == pytest.approx(2_000_000, rel=0.02)
+    assert usage.pacing.correction == pytest.approx(2.0, rel=0.02)
+    assert usage.pacing.achieved_ratio.value == pytest.approx(0.5)
+
+
+def test_a_restarted_daemon_goes_on_with_what_is_in_the_file(node: Node, clock: Clock) -> None:
+    allocations = node.start()
+    pod = attached(allocations)
+    reading(allocations, clock, pod, busy=0.5, charged=0.25, count=8)
+    before = pod.control
+    allocations.close()
+    again = node.start()
+    usage = reading(again, clock, pod, busy=0.5, charged=0.25, count=1)
+    assert pod.control.correction_ppm == before.correction_ppm
+    assert usage.pacing is not None
+    assert usage.pacing.correction == pytest.approx(2.0, rel=0.02)
+
+
+def test_without_samples_nothing_is_corrected_and_nothing_is_claimed(node: Node, clock: Clock) -> None:
+    allocations = node.start()
+    pod = attached(allocations)
+    usage = reading(allocations, clock, pod, busy=None, charged=0.25, count=8)
+    assert pod.control.correction_ppm in {0, 1_000_000}
+    assert usage.pacing is not None
+    assert usage.pacing.correction_frozen
+    assert allocations.usages[0].enforcement is Enforcement.UNVERIFIED
+
+
+def test_time_above_the_limit_is_told_within_ten_readings(node: Node, clock: Clock) -> None:
+    allocations = node.start()
+    pod = attached(allocations, 25)
+    reading(allocations, clock, pod, busy=0.9, charged=0.25, count=10)
+    assert allocations.usages[0].enforcement is Enforcement.VERIFIED
+    reading(allocations, clock, pod, busy=0.9, charged=0.25, count=2)
+    assert allocations.usages[0].enforcement is Enforcement.VIOLATED
+    assert node.reasons().count("ComputeOverLimit") == 1
+    reading(allocations, clock, pod, busy=0.25, charged=0.25, count=1)
+    assert allocations.usages[0].enforcement is Enforcement.VERIFIED
