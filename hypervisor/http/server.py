@@ -1,5 +1,8 @@
 """HTTP/1.1 on trio, by hand around h11: small, bounded, and no client can hold up another.
 
+When all places are taken, whoever comes next takes the place of the connection that has waited longest for a request;
+where all are being answered, a few more are taken that have little time: a probe gets through either way.
+
 Bounds: connections, bytes of a request's head, time for a request's head, for its answer to be taken, and for a
 connection in all. A request with a body, or of another method than GET and HEAD, is refused and the connection ends.
 """
@@ -7,7 +10,7 @@ connection in all. A request with a body, or of another method than GET and HEAD
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 import h11
@@ -27,6 +30,8 @@ class HttpLimits:
     """What a client may take. Seconds and bytes."""
 
     connections: int = 64
+    hurried: int = 16  # more than those, with hurried_seconds for each step and one request
+    hurried_seconds: float = 1.0
     head_bytes: int = 16 * 1024
     head_seconds: float = 10.0
     answer_seconds: float = 20.0
@@ -43,6 +48,7 @@ class HttpStatistics:
     requests_total: int
     failures_total: int
     timeouts_total: int
+    displaced_total: int
 
 
 class HttpServer:
@@ -51,7 +57,13 @@ class HttpServer:
     def __init__(self, answer: Answer, *, limits: HttpLimits | None = None) -> None:
         self._answer = answer
         self._limits = limits or HttpLimits()
+        seconds = self._limits.hurried_seconds
+        self._hurried = replace(
+            self._limits, head_seconds=seconds, answer_seconds=seconds, connection_seconds=2 * seconds
+        )
         self._open = self._accepted = self._refused = self._requests = self._failures = self._timeouts = 0
+        self._displaced = 0
+        self._idle: dict[trio.CancelScope, None] = {}  # those that wait for a request, oldest first
         self._log = structlog.get_logger("http")
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
@@ -67,6 +79,7 @@ class HttpServer:
             requests_total=self._requests,
             failures_total=self._failures,
             timeouts_total=self._timeouts,
+            displaced_total=self._displaced,
         )
 
     async def _connection(self, stream: trio.SocketStream) -> None:
@@ -81,31 +94,56 @@ class HttpServer:
             self._open -= 1
 
     async def _bounded(self, stream: trio.SocketStream) -> None:
-        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
-        if self._open > self._limits.connections:
+        limits = self._limits
+        if self._open > limits.connections + limits.hurried:
             self._refused += 1
-            await self._refuse(stream, connection, error_response(503, "too many connections; try again"))
+            await self._refuse(stream, self._protocol(), error_response(503, "too many connections; try again"))
             return
-        with trio.move_on_after(self._limits.connection_seconds) as scope:
-            while await self._exchange(stream, connection):
+        if self._open > limits.connections and not self._displace():
+            await self._serve(stream, self._hurried)
+            return
+        await self._serve(stream, limits)
+
+    def _displace(self) -> bool:
+        """End the connection that has waited longest for a request; False when none waits."""
+        oldest = next(iter(self._idle), None)
+        if oldest is None:
+            return False
+        del self._idle[oldest]
+        oldest.cancel()
+        self._displaced += 1
+        return True
+
+    def _protocol(self) -> h11.Connection:
+        return h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
+
+    async def _serve(self, stream: trio.SocketStream, limits: HttpLimits) -> None:
+        connection = self._protocol()
+        with trio.move_on_after(limits.connection_seconds) as scope:
+            while await self._exchange(stream, connection, limits):
                 connection.start_next_cycle()
         if scope.cancelled_caught:
             self._timeouts += 1
 
-    async def _exchange(self, stream: trio.SocketStream, connection: h11.Connection) -> bool:
+    async def _exchange(self, stream: trio.SocketStream, connection: h11.Connection, limits: HttpLimits) -> bool:
         """One request and its answer; False when the connection is to be closed."""
         head: h11.Request | None = None
         try:
-            with trio.move_on_after(self._limits.head_seconds) as scope:
-                head = await _receive(stream, connection)
+            with trio.move_on_after(limits.head_seconds) as scope:
+                self._idle[scope] = None
+                try:
+                    head = await _receive(stream, connection)
+                finally:
+                    displaced = scope not in self._idle
+                    self._idle.pop(scope, None)
         except h11.RemoteProtocolError as error:
             await self._refuse(stream, connection, error_response(error.error_status_hint, str(error)))
             return False
         if head is None:
-            self._timeouts += scope.cancelled_caught
+            self._timeouts += scope.cancelled_caught and not displaced
             return False
         self._requests += 1
-        with trio.move_on_after(self._limits.answer_seconds) as scope:
+        with trio.move_on_after(limits.answer_seconds) as scope:
             await _send(stream, connection, await self._respond(head), head=head.method == b"HEAD")
         if scope.cancelled_caught:
             self._timeouts += 1

@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from hypervisor.http import AddressInUse, HttpServer, MetricsPage, Routes, Unready, open_listeners
+from hypervisor.http.message import Request, Response, error_response
 from hypervisor.http.server import HttpLimits
 from hypervisor.model import Condition, ConditionStatus, HealthCode, NodeIdentity, NodeSnapshot, Revision
 from hypervisor.node.derive import Ratios, derive_gpus
@@ -282,19 +283,60 @@ def test_slow_clients_are_cut_and_hold_up_nobody() -> None:
     serving(client, limits=limits)
 
 
-def test_too_many_connections_are_told_so() -> None:
+def test_a_probe_takes_the_place_of_who_waits_longest() -> None:
     async def client(port: int, server: HttpServer) -> None:
-        held = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
-        while server.statistics().open_connections < 2:
-            await trio.testing.wait_all_tasks_blocked(0.001)
-        assert (await exchange(port, b""))[0] == 503
+        held = []
+        for number in range(50):  # far more than there are places
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+            await stream.send_all(b"GET / HT")
+            held.append(stream)
+            while server.statistics().connections_total <= number:
+                await trio.testing.wait_all_tasks_blocked(0.001)
+        assert (await exchange(port, request("/healthz")))[0] == 200
+        assert await held[0].receive_some() == b""
+        found = server.statistics()
+        assert (found.refused_total, found.timeouts_total, found.displaced_total) == (0, 0, 50 + 1 - 4)
+        assert found.open_connections <= 4
         for stream in held:
             await stream.aclose()
-        while server.statistics().open_connections:
-            await trio.testing.wait_all_tasks_blocked(0.001)
-        assert (await exchange(port, request("/healthz")))[0] == 200
 
-    serving(client, limits=HttpLimits(connections=2))
+    serving(client, limits=HttpLimits(connections=4, hurried=2))
+
+
+def test_a_probe_gets_through_while_all_are_being_answered_and_too_many_are_told_so() -> None:
+    async def main() -> None:
+        done = trio.Event()
+
+        async def answer(asked: Request) -> Response:
+            if asked.path == "/slow":
+                await done.wait()
+            return error_response(200, "none")
+
+        server = HttpServer(answer, limits=HttpLimits(connections=2, hurried=1, hurried_seconds=5))
+        listeners, url = await open_listeners("127.0.0.1", 0, holder=lambda _: None)
+        port = int(url.rpartition(":")[2])
+
+        async def slow(nursery: trio.Nursery, count: int) -> None:
+            nursery.start_soon(exchange, port, request("/slow"))
+            while server.statistics().requests_total < count:
+                await trio.testing.wait_all_tasks_blocked(0.001)
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as serving_nursery:
+                serving_nursery.start_soon(server.serve, listeners)
+                async with trio.open_nursery() as nursery:
+                    await slow(nursery, 1)
+                    await slow(nursery, 2)
+                    assert (await exchange(port, request("/healthz")))[0] == 200
+                    await slow(nursery, 4)
+                    assert (await exchange(port, b""))[0] == 503
+                    done.set()
+                while server.statistics().open_connections:
+                    await trio.testing.wait_all_tasks_blocked(0.001)
+                assert (await exchange(port, request("/healthz")))[0] == 200
+                serving_nursery.cancel_scope.cancel()
+
+    trio.run(main)
 
 
 def test_holder_of_a_taken_port_is_named() -> None:
