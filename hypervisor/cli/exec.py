@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from pathlib import Path
 from typing import Any
 
 import click
@@ -59,6 +60,12 @@ def exec_command(
     """
     settings = _settings(server=server, base_dir=base_dir)
     if shutil.which(command[0]) is None:
+        if os.sep in command[0] and Path(command[0]).exists():
+            why = "it is a directory" if Path(command[0]).is_dir() else "it is not executable"
+            raise CommandError(
+                f"can't run {command[0]!r}: {why}; name a program, or make it one with chmod +x",
+                status=EXIT_NOT_EXECUTABLE,
+            )
         raise CommandError(f"can't run {command[0]!r}: there is no such program", status=EXIT_NOT_FOUND)
     spec = AllocationSpec(
         allocation_id=name or f"exec-{secrets.token_hex(4)}",
@@ -87,10 +94,19 @@ def _settings(*, server: str | None, base_dir: str | None) -> Settings:
 
 
 def _under_daemon(settings: Settings, spec: AllocationSpec, command: tuple[str, ...]) -> int:
-    from hypervisor.rpc.owner_client import OwnerUnreachable, allocate_for_self
+    from hypervisor.rpc.owner_client import OwnerBusy, OwnerUnreachable, allocate_for_self
+
+    def waiting() -> None:
+        click.echo(
+            f"hypervisor: waiting for the daemon at {settings.owner_address}, which has not answered yet", err=True
+        )
 
     try:
-        environment = allocate_for_self(settings.owner_address, spec)
+        environment = allocate_for_self(settings.owner_address, spec, on_wait=waiting)
+    except OwnerBusy as error:
+        raise CommandError(
+            f"the daemon at {settings.owner_address} is busy ({error}); try again in a moment", status=EXIT_UNREACHABLE
+        ) from error
     except OwnerUnreachable as error:
         raise CommandError(
             f"no daemon answers at {settings.owner_address} ({error}); start one with 'hypervisor run', "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import select
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
@@ -16,23 +17,40 @@ from hypervisor.rpc.refusals import refusal_from_status
 from hypervisor.v1 import node_pb2
 
 TIMEOUT_SECONDS = 15.0
+NOTICE_SECONDS = 2.0
 
 
 class OwnerUnreachable(Exception):  # noqa: N818 - it is an answer, not a fault
     """No daemon answers on the socket; the text is the reason alone."""
 
 
-def allocate_for_self(address: str, spec: AllocationSpec, *, timeout: float = TIMEOUT_SECONDS) -> Mapping[str, str]:
+class OwnerBusy(OwnerUnreachable):
+    """A daemon is there and takes no more connections now; the text is what was seen."""
+
+
+def allocate_for_self(
+    address: str,
+    spec: AllocationSpec,
+    *,
+    timeout: float = TIMEOUT_SECONDS,
+    on_wait: Callable[[], None] | None = None,
+) -> Mapping[str, str]:
     """Ask for a share that this process owns; returns the environment that its processes need.
 
-    The owner of the spec is not sent: the daemon learns it from the kernel. timeout, in seconds, holds for each step.
-    Raises Refusal, and OwnerUnreachable when nobody can be asked.
+    The owner of the spec is not sent: the daemon learns it from the kernel. timeout, in seconds, holds for each step;
+    on_wait is called once when the answer takes longer than people expect. Raises Refusal, and OwnerUnreachable when
+    nobody can be asked.
     """
-    return dict(request_share(address, spec, timeout=timeout).environment)
+    return dict(request_share(address, spec, timeout=timeout, on_wait=on_wait).environment)
 
 
 def request_share(
-    address: str, spec: AllocationSpec, *, dry_run: bool = False, timeout: float = TIMEOUT_SECONDS
+    address: str,
+    spec: AllocationSpec,
+    *,
+    dry_run: bool = False,
+    timeout: float = TIMEOUT_SECONDS,
+    on_wait: Callable[[], None] | None = None,
 ) -> node_pb2.AllocateResponse:
     """As allocate_for_self(), with the whole answer."""
     message = spec_to_proto(spec)
@@ -40,7 +58,7 @@ def request_share(
     request = node_pb2.AllocateRequest(spec=message, dry_run=dry_run)
     try:
         frame = encode(FrameKind.ALLOCATE, request.SerializeToString())
-        kind, payload = _exchange(_path(address), frame, timeout)
+        kind, payload = _exchange(_path(address), frame, timeout, on_wait)
         if kind is FrameKind.RESPONSE:
             return node_pb2.AllocateResponse.FromString(payload)
         status = status_pb2.Status.FromString(payload)
@@ -62,18 +80,29 @@ def _path(address: str) -> str:
     return str(parsed.path)
 
 
-def _exchange(path: str, frame: bytes, timeout: float) -> tuple[FrameKind, bytes]:
+def _exchange(path: str, frame: bytes, timeout: float, on_wait: Callable[[], None] | None) -> tuple[FrameKind, bytes]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         try:
             connection.connect(path)
-            connection.sendall(frame)
+            _send(connection, frame)
+            if on_wait is not None and not select.select([connection], [], [], min(NOTICE_SECONDS, timeout))[0]:
+                on_wait()
             kind, length = decode_header(_exactly(connection, HEADER_BYTES))
             return kind, _exactly(connection, length)
         except TimeoutError as error:
             raise OwnerUnreachable(f"it didn't answer within {timeout:g} s") from error
+        except (BlockingIOError, ConnectionResetError) as error:
+            raise OwnerBusy("it has no room for one more connection") from error
         except OSError as error:
             raise OwnerUnreachable(error.strerror or str(error)) from error
+
+
+def _send(connection: socket.socket, frame: bytes) -> None:
+    try:
+        connection.sendall(frame)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # who had no room for us has said so before it hung up: that is read next
 
 
 def _exactly(connection: socket.socket, length: int) -> bytes:

@@ -24,6 +24,13 @@ class PeerError(Exception):
     """The process can't be told; the text says why."""
 
 
+def peer_uid(connection: trio.socket.SocketType) -> int:
+    """The user whose process connected, by the kernel's word. Raises OSError."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    uid: int = _CREDENTIALS.unpack(raw)[1]
+    return uid
+
+
 def peer_process(connection: trio.socket.SocketType) -> Owner:
     """The process that connected, as the owner of what it asks for. Raises PeerError.
 

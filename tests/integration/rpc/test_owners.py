@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from hypervisor.model import OwnerKind, Refusal, RefusalReason
-from hypervisor.rpc import ListenError, serve_owners
+from hypervisor.rpc import ListenError, owner_client, serve_owners
 from hypervisor.rpc.frames import MAX_FRAME_BYTES, FrameKind, encode
 from hypervisor.rpc.owner_client import OwnerUnreachable, allocate_for_self, request_share
 from hypervisor.v1 import node_pb2 as pb
@@ -166,6 +166,59 @@ def test_a_client_that_says_nothing_is_let_go(tmp_path: Path) -> None:
             assert b"no whole request" in answer
 
     run(body)
+
+
+def test_quiet_connections_keep_nobody_out(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with owners(tmp_path, FakeCommands(), most=8, most_per_user=8) as address:
+            quiet = []
+            for _ in range(20):
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                await in_thread(connection.connect, address.removeprefix("unix:"))
+                quiet.append(connection)
+            for number in range(5):
+                assert await in_thread(allocate_for_self, address, builders.make_spec(f"p{number}"))
+            for connection in quiet:
+                connection.close()
+
+    run(body)
+
+
+def test_a_busy_daemon_says_so(tmp_path: Path) -> None:
+    class Slow(FakeCommands):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked = trio.Event()
+            self.done = trio.Event()
+
+        async def allocate(self, spec, *, dry_run):
+            self.asked.set()
+            await self.done.wait()
+            return await super().allocate(spec, dry_run=dry_run)
+
+    async def body() -> None:
+        commands = Slow()
+        async with owners(tmp_path, commands, most=1, most_per_user=1) as address, trio.open_nursery() as nursery:
+            nursery.start_soon(in_thread, allocate_for_self, address, builders.make_spec("first"))
+            await commands.asked.wait()
+            with pytest.raises(Refusal, match="the daemon is busy"):
+                await in_thread(allocate_for_self, address, builders.make_spec("second"))
+            commands.done.set()
+
+    run(body)
+
+
+def test_who_waits_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_client, "NOTICE_SECONDS", 0.05)
+    told = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stopped:  # takes connections and answers none
+        stopped.bind(str(tmp_path / "stopped.sock"))
+        stopped.listen(1)
+        with pytest.raises(OwnerUnreachable, match="didn't answer within"):
+            allocate_for_self(
+                f"unix:{tmp_path}/stopped.sock", builders.make_spec(), timeout=0.2, on_wait=lambda: told.append(1)
+            )
+    assert told == [1]
 
 
 def test_a_defect_of_ours_ends_one_call_only(tmp_path: Path) -> None:

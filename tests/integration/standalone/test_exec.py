@@ -138,6 +138,14 @@ def test_without_a_driver_the_reason_is_told(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("command", "why"), [("/etc/passwd", "it is not executable"), ("/etc", "it is a directory")])
+def test_what_is_there_and_no_program_is_told_apart(command: str, why: str) -> None:
+    done = subprocess.run(program("exec", "--", command), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 126
+    (line,) = done.stderr.splitlines()
+    assert f"can't run '{command}': {why}" in line
+
+
 def test_without_a_daemon_exec_says_what_to_do(tmp_path: Path) -> None:
     address = f"unix:{tmp_path / 'none.sock'}"
     done = subprocess.run(
