@@ -87,12 +87,12 @@ def answers(real: Path, queries: list[tuple[str, int, int]], variables: dict[str
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("branch", BRANCHES)
+@pytest.mark.parametrize("branch", [pytest.param(535, marks=pytest.mark.slow), 550])
 def test_no_lookup_is_answered_differently(branch: int, tmp_path: Path) -> None:
     """Recorded queries of real runtimes, and each export's name at the versions where answers change."""
     real = needed(library, branch, "libcuda1", "libcuda.so.1")
     names = sorted({re.sub(r"(_v\d+)?(_pt[sd][sz])?$", "", name) for name in exports(real)})
-    versions = (2000, 3020, 4000, 7000, 10000, 11000, 11030, 11040, 11060, 11070, 12000, 12010, 12030, 12040, 13000)
+    versions = (2000, 3020, 7000, 10000, 11000, 11040, 11060, 12000, 12030, 13000)
     queries = recorded() + [(name, version, flags) for name in names for version in versions for flags in (0, 2)]
     free = answers(real, queries, {})
     limited = answers(real, queries, {"LD_PRELOAD": str(LIMITER), "TF_SHM_PATH": str(tmp_path)})
