@@ -7,6 +7,7 @@ a record are removed, unless a process lives in them.
 
 from __future__ import annotations
 
+import grp
 import os
 import time
 from collections.abc import Callable
@@ -40,6 +41,7 @@ from hypervisor.model import (
 )
 
 _MEBIBYTE = 2**20
+GROUP = "hypervisor"
 _RESERVED_PREFIX = "grant-"
 
 
@@ -72,13 +74,25 @@ def is_reserved(uid: str) -> bool:
 
 
 def access_of(allocation: Allocation) -> Access:
-    """Who may write the usage file: the owner's user for a process, a Pod through its mount, for a name whoever was
-    given its path."""
+    """Who may write the usage file: the owner's user for a process, a Pod through its mount. Who will use a name is not
+    known, so its file is for the daemon's user and for the group whose members may use such shares."""
     owner = allocation.spec.owner
+    named = owner.kind in (OwnerKind.NAMED, OwnerKind.DECLARED)
     return Access(
         owner_uid=owner.uid if owner.kind is OwnerKind.PROCESS else None,
         mounted_only=owner.kind is OwnerKind.POD and os.geteuid() == 0,
+        ours=named,
+        group_gid=_group_gid() if named else None,
     )
+
+
+def _group_gid() -> int | None:
+    """The group of the product, where there is one that the daemon may give files to."""
+    try:
+        gid = grp.getgrnam(GROUP).gr_gid
+    except KeyError:
+        return None
+    return gid if os.geteuid() == 0 or gid in os.getgroups() else None
 
 
 def make_limit_files(ground: Ground, allocation: Allocation) -> LimitFiles:

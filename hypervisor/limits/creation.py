@@ -21,21 +21,27 @@ _FIRST_SLOTS = (163840, 8 * 1088)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may write the usage file: one user only, or everybody who can reach it (owner_uid None).
+    """Who may write the usage file: one user only, the daemon's own user and a group, or everybody who can reach it.
 
     A Pod reaches it by a mount that a root process makes, so no other user of the host needs to: mounted_only keeps
-    them out of the directory.
+    them out of the directory. With ours, both belong to the daemon's user, and to group_gid where there is one.
     """
 
     owner_uid: int | None = None
     mounted_only: bool = False
+    ours: bool = False
+    group_gid: int | None = None
 
     @property
     def directory_mode(self) -> int:
-        return 0o700 if self.mounted_only else 0o755
+        if self.mounted_only:
+            return 0o700
+        return 0o750 if self.ours else 0o755
 
     @property
     def mode(self) -> int:
+        if self.ours:
+            return 0o660
         return 0o666 if self.owner_uid is None else 0o600
 
 
@@ -48,10 +54,12 @@ def make_files(directory: Path, identity: Identity, access: Access) -> None:
     except OSError as error:
         raise _failed(directory, error) from error
     try:
+        if access.group_gid is not None:
+            os.chown(directory, -1, access.group_gid)
         directory.chmod(access.directory_mode)  # whatever the umask
-        _make_file(directory, FileKind.USAGE, identity, mode=access.mode, owner_uid=access.owner_uid)
-        # Last: whoever finds `shm` finds the other one too.
-        _make_file(directory, FileKind.SHM, identity, mode=0o644, owner_uid=None)
+        _make_file(directory, FileKind.USAGE, identity, access)
+        # Last: whoever finds `shm` finds the other one too. The daemon alone writes it.
+        _make_file(directory, FileKind.SHM, identity, None)
     except OSError as error:
         discard_files(directory)
         raise _failed(directory, error) from error
@@ -96,7 +104,7 @@ def check_room(base: Path, directories: Iterable[Path]) -> None:
         )
 
 
-def _make_file(directory: Path, kind: FileKind, identity: Identity, *, mode: int, owner_uid: int | None) -> None:
+def _make_file(directory: Path, kind: FileKind, identity: Identity, access: Access | None) -> None:
     header = make_header(kind, identity)
     unfinished = directory / _unfinished(kind)
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -108,13 +116,20 @@ def _make_file(directory: Path, kind: FileKind, identity: Identity, *, mode: int
             os.posix_fallocate(descriptor, offset, -(-length // PAGE_BYTES) * PAGE_BYTES)
         os.pwrite(descriptor, header[MAGIC_BYTES:], MAGIC_BYTES)
         os.pwrite(descriptor, header[:MAGIC_BYTES], 0)
-        os.fchmod(descriptor, mode)
-        if owner_uid is not None and owner_uid != os.geteuid():
-            os.fchown(descriptor, owner_uid, -1)
+        os.fchmod(descriptor, 0o644 if access is None else access.mode)
+        if access is not None:
+            _give_away(descriptor, access)
     finally:
         os.close(descriptor)
     # The directory was made by us just now, so nothing is replaced. A link would leave two names after a crash.
     unfinished.rename(directory / kind.value)
+
+
+def _give_away(descriptor: int, access: Access) -> None:
+    if access.owner_uid is not None and access.owner_uid != os.geteuid():
+        os.fchown(descriptor, access.owner_uid, -1)
+    if access.group_gid is not None:
+        os.fchown(descriptor, -1, access.group_gid)
 
 
 def _unfinished(kind: FileKind) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,9 +25,40 @@ def test_a_grant_makes_both_files_and_a_record(node: Node) -> None:
     assert not existed
     directory = node.base / "by-uid" / allocation.uid
     assert allocation.directory == str(directory)
-    assert {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()} == {"shm": 0o644, "usage": 0o666}
+    assert {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()} == {"shm": 0o644, "usage": 0o660}
+    assert directory.stat().st_mode & 0o777 == 0o750
+    assert {path.stat().st_uid for path in (directory, *directory.iterdir())} == {os.geteuid()}
     assert [path.name for path in node.records.iterdir()] == [f"{allocation.uid}.json"]
     assert node.reasons() == ["AllocationGranted"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to any group")
+def test_what_is_named_is_for_the_group_of_the_product(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = grp.struct_group(("hypervisor", "x", 54321, []))
+    monkeypatch.setattr(grp, "getgrnam", {"hypervisor": group}.__getitem__)
+    allocation, _ = node.start().allocate(named(), INVENTORY)
+    directory = node.base / "by-uid" / allocation.uid
+    assert directory.stat().st_gid == (directory / "usage").stat().st_gid == 54321
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+@pytest.mark.parametrize("name", ["usage", "shm"])
+def test_another_user_can_not_write_what_is_named(node: Node, name: str) -> None:
+    allocation, _ = node.start().allocate(named(), INVENTORY)
+    base = os.open(node.base, os.O_PATH | os.O_DIRECTORY)  # what lies above is the tests' own and private
+    try:
+        done = subprocess.run(
+            ["sh", "-c", ': >>"$0"', f"/proc/self/fd/{base}/by-uid/{allocation.uid}/{name}"],
+            user=65534,
+            group=65534,
+            extra_groups=(),
+            pass_fds=(base,),
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        os.close(base)
+    assert "Permission denied" in done.stderr
 
 
 def test_the_same_request_gets_the_same_allocation(node: Node) -> None:
