@@ -47,9 +47,10 @@ static void sweep(CUcontext context)
             __atomic_fetch_sub(&context->blocking, 1, __ATOMIC_RELAXED); /* relaxed: as in sim_stream_create */
         sim_stream_close(sim_here(), stream->row);
     }
-    context->closing = 0;
+    uint32_t left = 0;
     for (CUstream stream = context->streams; stream; stream = stream->next)
-        context->closing += stream->closing;
+        left += stream->closing;
+    __atomic_store_n(&context->closing, left, __ATOMIC_RELAXED); /* relaxed: a hint for the next call */
     sim_unlock_driver();
 }
 
