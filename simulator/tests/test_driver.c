@@ -230,14 +230,14 @@ static void count_call(void *argument) { atomic_fetch_add((atomic_int *)argument
 
 static void host_functions(void)
 {
-    CUfunction function = ready_kernel("sim_us2000");
+    CUfunction function = ready_kernel("sim_us100000");
     CUstream stream;
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     OK(launch(function, 1, stream));
     OK(cuLaunchHostFunc(stream, count_call, &called));
     OK(launch(function, 1, stream));
     OK(cuLaunchHostFunc(stream, count_call, &called));
-    SAME(atomic_load(&called), 0); /* the first kernel has 2 ms to go */
+    SAME(atomic_load(&called), 0); /* the first kernel has a tenth of a second to go */
     UNTIL(atomic_load(&called) == 2); /* with no call of ours in between */
     OK(cuStreamSynchronize(stream));
     OK(cuStreamDestroy_v2(stream));
