@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from hypervisor.gpu import addresses, formula, judge, processes
+from hypervisor.gpu import addresses, formula, judge, processes, unified
 from hypervisor.gpu.catalogue import Card
 from hypervisor.gpu.codes import GPU_IS_LOST, ErrorClass, classify, words
 from hypervisor.gpu.health.circuit import Circuit, Panel
 from hypervisor.gpu.judge import Capacity, MemoryUse, Number
 from hypervisor.gpu.wire import Answer, DeviceFacts, DeviceReadings, Memory
-from hypervisor.model.figure import Figure
+from hypervisor.model.figure import Figure, FigureSource
 from hypervisor.model.gpu import GpuIdentity, GpuReadings, Partition
 from hypervisor.model.health import HealthState
 
@@ -145,15 +145,28 @@ def card_of(record: DeviceRecord) -> Card:
 
 
 def update(
-    record: DeviceRecord, told: DeviceReadings, *, bounds: tuple[int, int], now: float, wall_offset: float
+    record: DeviceRecord,
+    told: DeviceReadings,
+    *,
+    bounds: tuple[int, int],
+    now: float,
+    wall_offset: float,
+    unified_bytes: int | None = None,
 ) -> DeviceRecord:
-    """The record after a round. bounds are the least and most bytes that the model can have."""
+    """The record after a round. bounds are the least and most bytes that the model can have.
+
+    unified_bytes: what a GPU without memory of its own may have of the host's.
+    """
     kind = classify(told.memory.code)
     if kind in (ErrorClass.DEAD, ErrorClass.UNUSABLE):
         return unreadable(record, told.memory.code)
     panel = Panel(dict(record.circuits))
-    capacity = _judge_capacity(record.capacity, told.memory, bounds, now, panel)
-    memory = _judge_memory_use(record.memory, told.memory, capacity, now, panel)
+    if unified_bytes is not None and kind is ErrorClass.ABSENT and unified.is_integrated(record.identity):
+        capacity = Capacity(Figure(unified_bytes, FigureSource.SYSTEM, now))
+        memory = unified.use_by_processes(told.processes.value, unified_bytes, now)
+    else:
+        capacity = _judge_capacity(record.capacity, told.memory, bounds, now, panel)
+        memory = _judge_memory_use(record.memory, told.memory, capacity, now, panel)
     activity, problem = processes.combine(
         record.activity, told.processes, told.samples, now=now, wall_offset=wall_offset
     )

@@ -228,6 +228,7 @@ class Fleet:
         bounds: Mapping[str, tuple[int, int]],
         now: float,
         wall_offset: float,
+        unified_bytes: int | None = None,
     ) -> None:
         """A card was read."""
         self.on_answer(card.slot)
@@ -241,7 +242,12 @@ class Fleet:
                 continue
             was = record.health
             self.records[told.uuid] = device.update(
-                record, told, bounds=bounds[told.uuid], now=now, wall_offset=wall_offset
+                record,
+                told,
+                bounds=bounds[told.uuid],
+                now=now,
+                wall_offset=wall_offset,
+                unified_bytes=unified_bytes,
             )
             if (was is HealthState.LOST) != (self.records[told.uuid].health is HealthState.LOST):
                 self.survey_due_at = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from hypervisor.model.health import HealthState
 
 Expected = TypeVar("Expected", bound=wire.Reply)
 
+HOST_MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+# Between two looks whether the driver was exchanged under us.
+DRIVER_SECONDS = 5.0
 # A reading takes milliseconds. After this the other GPUs are given to another reader, while this one waits on.
 SLOW_SECONDS = 0.6
 # Opening a GPU that sleeps takes the driver seconds.
@@ -80,8 +84,13 @@ class Session:
         await self._attach(fleet.plan(count, now=time.monotonic()), slow=slow)
         await self._attach(fleet.unattached(now=time.monotonic()), slow=slow)
         renew_at = time.monotonic() + self._known.renewal_seconds
+        driver, look_at = self._driver(opened), time.monotonic() + DRIVER_SECONDS
         while True:
             begun = time.monotonic()
+            if begun >= look_at:
+                look_at = begun + DRIVER_SECONDS
+                if self._driver(opened) != driver:
+                    return  # the library or the module is another one: only a new reader can use it
             await self._round(begun)
             if not fleet.any_lost():
                 self._known.renewal_seconds = FIRST_RENEWAL_SECONDS
@@ -91,6 +100,15 @@ class Session:
             interval = self._known.settings.reading_interval_seconds
             await trio.sleep(max(0.0, begun + interval - time.monotonic()))
 
+    def _driver(self, opened: wire.Opened) -> object:
+        """What tells one driver from the next: the library's file, and the module's version."""
+        try:
+            file = os.stat(opened.library)  # noqa: PTH116 - an empty name is no file, and Path would make it "."
+            library = (file.st_dev, file.st_ino, file.st_mtime_ns)
+        except OSError:
+            library = None
+        return library, self._known.health.module_version(self._known.fleet)
+
     async def _round(self, begun: float) -> None:
         fleet, counters = self._known.fleet, self._known.counters
         await self._attach(fleet.attaches_due(now=begun), slow=SLOW_SECONDS)
@@ -99,7 +117,14 @@ class Session:
             reply = await self._ask(wire.Read(card.slot), wire.ReadDone, slow=SLOW_SECONDS)
             now = time.monotonic()
             bounds = {uuid: self._known.observer.memory_bounds(fleet.records[uuid]) for uuid in fleet.devices_of(card)}
-            fleet.on_read(card, reply, bounds=bounds, now=now, wall_offset=time.time() - now)
+            fleet.on_read(
+                card,
+                reply,
+                bounds=bounds,
+                now=now,
+                wall_offset=time.time() - now,
+                unified_bytes=int(HOST_MEMORY_BYTES * self._known.settings.unified_memory_ratio),
+            )
             for uuid in fleet.devices_of(card):
                 counters.add_rejections(uuid, fleet.records[uuid].rejections)
             failures.raise_for_library(reply)

@@ -24,6 +24,9 @@ _REMEDY = {
         "install the driver's libnvidia-ml.so.1 or put its directory on LD_LIBRARY_PATH, or try the product out with"
         " --simulate h100-sxm-80gb"
     ),
+    HealthCode.TOOLKIT_NOT_READY: (
+        "repair the operator on this node (its pods say why), or remove its folder where it is no longer used"
+    ),
     HealthCode.NVML_FAILED: "see the driver's messages (dmesg | grep -i nvrm)",
     HealthCode.NO_GPUS: "check that the cards are visible to the driver (nvidia-smi -L)",
     HealthCode.READER_HUNG: "the driver doesn't answer; see dmesg, a reset of the card or the machine may be needed",

@@ -332,10 +332,18 @@ class HealthMonitor:
                 found.append(Finding(HealthCode.ACCESS_DENIED, text))
         return found
 
+    def module_version(self, fleet: Fleet) -> str:
+        """Version of the kernel module; "" where there is none to look at."""
+        return self._host.module_version() if self._sees_host(fleet) else ""
+
     def node_findings(self, fleet: Fleet) -> list[Finding]:
         """The conditions of the node that come from the host."""
         held = self._breakers.capacity.summary
         found = [Finding(HealthCode.CAPACITY_HELD, held, "capacity")] if held else []
+        missing = self._host.missing_toolkit() if self._sees_host(fleet) else None
+        if missing is not None:
+            text = f"waiting for toolkit validation: {missing} is missing, which NVIDIA's GPU operator writes"
+            found.append(Finding(HealthCode.TOOLKIT_NOT_READY, text))
         if not self._bus or not fleet.cards or not self._sees_host(fleet):
             return found
         hidden = [

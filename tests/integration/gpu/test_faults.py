@@ -382,3 +382,15 @@ def test_facts_that_can_not_be_true_at_the_start_are_asked_again(h100: Simulated
             assert by_index(well, 4).identity.pci_device_id == "10de:2330"
 
     trio.run(main)
+
+
+def test_a_driver_that_is_exchanged_underneath_is_taken_up(h100: Simulated) -> None:
+    async def main() -> None:
+        async with reading(h100) as reader:
+            before = await good_round(reader)
+            h100.fault("driver=590.44.01")
+            told = await until(reader, lambda now: now.system.driver_version == "590.44.01" and now.conditions == ())
+            assert [each.identity for each in told.devices] == [each.identity for each in before.devices]
+            await until(reader, lambda now: all(each.health is HealthState.HEALTHY for each in now.devices))
+
+    trio.run(main)
