@@ -104,6 +104,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     debt_milliseconds: Annotated[
         float, _setting("Most GPU time that is carried as debt and repaid", reload=True, ge=1, le=600_000)
     ] = 10_000.0
+    charge_copies: Annotated[bool, _setting("Charge memset and copies within a device as GPU time", reload=True)] = (
+        False
+    )
     context_mebibytes: Annotated[
         int, _setting("VRAM of a CUDA context until it is measured; 0: by GPU", reload=True, ge=0, le=65536)
     ] = 0

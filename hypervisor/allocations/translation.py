@@ -58,7 +58,8 @@ def _device(allocation: Allocation, grant: DeviceGrant, settings: Settings) -> D
         policy=_POLICY[allocation.spec.policy],
         burst_ns=round(settings.burst_milliseconds * _NS_PER_MS),
         debt_limit_ns=round(settings.debt_milliseconds * _NS_PER_MS),
-        flags=DeviceFlags.MIG if grant.gpu_uuid.startswith("MIG-") else DeviceFlags.NONE,
+        flags=(DeviceFlags.MIG if grant.gpu_uuid.startswith("MIG-") else DeviceFlags.NONE)
+        | (DeviceFlags.CHARGE_COPIES if settings.charge_copies else DeviceFlags.NONE),
     )
 
 

@@ -45,7 +45,7 @@ def read_costs(descriptor: int, offset: int, *, device: int, most: int) -> tuple
             cost_ns=int(entry.cost_ns),
             launches=int(entry.launches),
             samples=int(entry.samples),
-            graph=bool(entry.kind),
+            graph=entry.kind == 1,
         )
         for entry in found
         if int(entry.cost_ns) <= MOST_SECONDS * 1e9

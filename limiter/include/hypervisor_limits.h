@@ -280,7 +280,7 @@ struct hv_learned_cost {
     uint64_t launches;
     uint64_t updated_at_ns;
     uint32_t device;      /* index in hv_limits.devices */
-    uint32_t kind;        /* 0 kernel, 1 graph */
+    uint32_t kind;        /* 0 kernel, 1 graph, 2 memset or copy */
     uint64_t reserved0;
     char name[HV_FUNCTION_NAME_BYTES]; /* may be cut; NUL-terminated */
 };

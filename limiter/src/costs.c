@@ -14,7 +14,7 @@ static const char *name_of(const struct hv_function *function)
     const char *name = NULL;
     void *handle = (void *)(uintptr_t)function->handle;
     if (function->kind != 0)
-        return "graph";
+        return function->kind == HV_FUNCTION_GRAPH ? "graph" : "copy";
     if (HV_DRIVER(cuFuncGetName) != NULL && HV_DRIVER(cuFuncGetName)(&name, handle) == CUDA_SUCCESS && name != NULL)
         return name;
     /* A handle of a library's kernel, which launches take as well. */

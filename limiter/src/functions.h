@@ -17,6 +17,7 @@
 #define HV_FUNCTION_PROBES 16
 #define HV_RECENT_SAMPLES 32
 #define HV_FUNCTION_GRAPH 1 /* hv_learned_cost.kind */
+#define HV_FUNCTION_COPY 2
 
 /* What a launch is taken for until it was measured. */
 #define HV_GUESSED_COST_NS UINT64_C(20000)

@@ -354,6 +354,7 @@ static void move_thread(struct gate *gate)
     thread->process_epoch = gate->process->epoch;
     thread->device = gate->device;
     thread->credit_ns = thread->credits_ns[gate->device];
+    thread->copies_are_free = false; /* not known yet */
     thread->launches_granted = 0;
     thread->launches_left = 0;
 }
@@ -366,6 +367,7 @@ static void prepare_thread(struct gate *gate)
     thread->freeze_word = &gate->control->freeze;
     thread->functions = limited ? gate->process->functions.entries : NULL;
     thread->generation_word = &hv_files()->state->generation;
+    thread->copies_are_free = !limited || (gate->terms.flags & HV_DEVICE_CHARGE_COPIES) == 0;
 }
 
 /* ---- the slow path ---- */
@@ -446,7 +448,8 @@ static CUresult pass(struct hv_launch *launch, struct hv_process *process, CUdev
         move_thread(&gate);
         flush_launches(&gate);
     }
-    if (gate.share_ppm < HV_SHARE_FULL_PPM && !is_captured(launch))
+    bool free = launch->kind == HV_LAUNCH_COPY && (gate.terms.flags & HV_DEVICE_CHARGE_COPIES) == 0;
+    if (gate.share_ppm < HV_SHARE_FULL_PPM && !free && !is_captured(launch))
         charge(&gate, launch, measurable);
     if (measurable)
         prepare_thread(&gate);

@@ -15,7 +15,7 @@
 #include "sampler.h"
 #include "thread.h"
 
-enum hv_launch_kind { HV_LAUNCH_KERNEL = 0, HV_LAUNCH_GRAPH = HV_FUNCTION_GRAPH }; /* as in hv_learned_cost.kind */
+enum hv_launch_kind { HV_LAUNCH_KERNEL = 0, HV_LAUNCH_GRAPH = HV_FUNCTION_GRAPH, HV_LAUNCH_COPY = HV_FUNCTION_COPY }; /* as in hv_learned_cost.kind */
 
 struct hv_launch {
     const void *function;
@@ -50,6 +50,13 @@ static HV_ALWAYS_INLINE enum hv_passage hv_launch_passage(void)
         return HV_PASSAGE_CHARGED;
     thread->launches_left--;
     return HV_PASSAGE_FREE;
+}
+
+/* Does the thread know that copies are not charged? Else the slow path looks. */
+static HV_ALWAYS_INLINE bool hv_copies_are_free(void)
+{
+    const struct hv_thread *thread = &hv_thread;
+    return thread->copies_are_free && hv_load_relaxed(thread->generation_word) == thread->generation;
 }
 
 /* After HV_PASSAGE_CHARGED: is the launch paid for already? */

@@ -28,6 +28,7 @@ struct hv_thread {
     uint32_t in_lookup;              /* the driver is looking a name up for us */
     uint64_t process_epoch;          /* of the process that all of this is about */
     uint64_t credits_ns[HV_MAX_DEVICES]; /* credit_ns of the other devices */
+    bool copies_are_free;            /* by the limits of this generation */
     bool ordinal_known;
     CUdevice ordinal;                /* of the current context's device */
 };

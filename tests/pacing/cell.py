@@ -27,6 +27,7 @@ class Load:
     change_ms: int = 0
     burst_ms: float = 10.0
     work_conserving: bool = False
+    charge_copies: bool = False
 
     @property
     def share(self) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from buildsupport.native import ROOT
 from hypervisor.limits import (
     Access,
+    DeviceFlags,
     DeviceLimits,
     FileIsolation,
     FilePolicy,
@@ -115,6 +116,7 @@ def limits_of(load: Load, uuids: Sequence[str]) -> LimitSet:
                 policy=FilePolicy.WORK_CONSERVING if load.work_conserving else FilePolicy.HARD_CAP,
                 burst_ns=round(load.burst_ms * 1e6),
                 debt_limit_ns=10_000_000_000,
+                flags=DeviceFlags.CHARGE_COPIES if load.charge_copies else DeviceFlags.NONE,
             )
             for index, uuid in enumerate(uuids[: load.devices])
         ),

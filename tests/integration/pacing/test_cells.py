@@ -75,3 +75,14 @@ def test_it_is_the_limiter_that_holds_them(tmp_path: Path) -> None:
     assert run(Cell(pods=(load,)), tmp_path / "free", limited=False).error() > 50
     doubled = run(Cell(pods=(Load(percent=50, kernels=(1000,)),)), tmp_path / "doubled")
     assert doubled.percent(1, 11) - 25 > 20
+
+
+def test_memsets_are_charged_where_the_limits_say_so(tmp_path: Path) -> None:
+    """They occupy a copy engine, so it is their number that tells: about a fifth of what comes through uncharged."""
+    done = {}
+    for charged in (False, True):
+        folder = tmp_path / str(charged)
+        folder.mkdir()
+        load = Load(percent=20, form="memset", charge_copies=charged)
+        done[charged] = run(Cell(pods=(load,), seconds=4), folder).launches[0]
+    assert 0.15 < done[True] / done[False] < 0.3

@@ -1,0 +1,56 @@
+/*
+ * Memset and copies within a device: charged like a launch where the Pod's
+ * limits say so (HV_DEVICE_CHARGE_COPIES), else the driver's own. What is
+ * charged goes by the function and the amount of bytes.
+ */
+#include "driver.h"
+#include "pacing.h"
+
+/* In steps of an eighth, as grids are. */
+#define COPY(name, parameters, arguments, copied_bytes, copy_stream, copy_per_thread)                                 \
+    HV_WRAP(name, parameters)                                                                                         \
+    {                                                                                                                 \
+        if (hv_likely(hv_copies_are_free()))                                                                          \
+            return HV_REAL(name) arguments;                                                                           \
+        static const char identity; /* its address stands for the function */                                        \
+        struct hv_launch launch = {.function = &identity,                                                             \
+                                   .stream = copy_stream,                                                             \
+                                   .blocks = copied_bytes,                                                            \
+                                   .kind = HV_LAUNCH_COPY,                                                            \
+                                   .per_thread = copy_per_thread};                                                    \
+        CUresult refused = hv_launch_begin(&launch);                                                                  \
+        if (refused != CUDA_SUCCESS)                                                                                  \
+            return refused;                                                                                           \
+        return hv_launch_end(&launch, HV_REAL(name) arguments);                                                       \
+    }
+
+#define MEMSETS(bits, type)                                                                                           \
+    COPY(cuMemsetD##bits##_v2, (CUdeviceptr to, type value, size_t count), (to, value, count), count *(bits / 8),      \
+         NULL, false)                                                                                                 \
+    COPY(cuMemsetD##bits##_v2_ptds, (CUdeviceptr to, type value, size_t count), (to, value, count),                   \
+         count *(bits / 8), NULL, true)                                                                               \
+    COPY(cuMemsetD##bits##Async, (CUdeviceptr to, type value, size_t count, CUstream stream),                         \
+         (to, value, count, stream), count *(bits / 8), stream, false)                                                \
+    COPY(cuMemsetD##bits##Async_ptsz, (CUdeviceptr to, type value, size_t count, CUstream stream),                    \
+         (to, value, count, stream), count *(bits / 8), stream, true)                                                 \
+    COPY(cuMemsetD2D##bits##_v2, (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height),             \
+         (to, pitch, value, width, height), width *height *(bits / 8), NULL, false)                                   \
+    COPY(cuMemsetD2D##bits##_v2_ptds, (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height),        \
+         (to, pitch, value, width, height), width *height *(bits / 8), NULL, true)                                    \
+    COPY(cuMemsetD2D##bits##Async,                                                                                    \
+         (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height, CUstream stream),                    \
+         (to, pitch, value, width, height, stream), width *height *(bits / 8), stream, false)                         \
+    COPY(cuMemsetD2D##bits##Async_ptsz,                                                                               \
+         (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height, CUstream stream),                    \
+         (to, pitch, value, width, height, stream), width *height *(bits / 8), stream, true)
+
+MEMSETS(8, unsigned char)
+MEMSETS(16, unsigned short)
+MEMSETS(32, unsigned int)
+
+COPY(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes), bytes, NULL, false)
+COPY(cuMemcpyDtoD_v2_ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes), bytes, NULL, true)
+COPY(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+     (to, from, bytes, stream), bytes, stream, false)
+COPY(cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+     (to, from, bytes, stream), bytes, stream, true)
