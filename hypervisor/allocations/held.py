@@ -58,6 +58,7 @@ class Held:
     counters: CounterMemory
     devices: tuple[DeviceMemory, ...]
     finding: str = ""
+    limits_lost: bool = False  # the finding is about the limit file, not about the accounts
     survey: UsageSurvey | None = None
     processes: tuple[AttachedProcess, ...] = ()
     unknown_slots: int = 0
@@ -82,6 +83,7 @@ class Held:
             CounterMemory(count, fresh=fresh),
             tuple(DeviceMemory() for _ in range(count)),
             finding=finding,
+            limits_lost=files is None,
         )
 
     @property
@@ -132,4 +134,5 @@ class Held:
 
     def lose_files(self, error: LimitFileError) -> None:
         """Write no more into a limit file that has lost its pages; what is enforced stays with the processes."""
+        self.limits_lost = self.limits_lost or not self.finding
         self.finding = self.finding or error.message

@@ -313,15 +313,19 @@ def _beyond(held: Held, views: tuple[DriverView, ...]) -> bool:
     return found
 
 
+_ACCOUNTS_LOST = "the accounting of '{}' can't be trusted any more"
+
+
 def _tell(held: Held, devices: tuple[DeviceUsage, ...], totals: tuple[Counts, ...], tell: Tell) -> None:
     name = held.allocation.spec.allocation_id
     if held.finding and held.finding not in held.reported:
         held.reported.add(held.finding)
+        what = "the limits of '{}' can't be written any more" if held.limits_lost else _ACCOUNTS_LOST
         tell.event(
             held.reference,
             EventType.WARNING,
-            "UsageTampered",
-            f"the accounting of '{name}' can't be trusted any more: {held.finding}; its processes keep what is "
+            "LimitFilesUnusable" if held.limits_lost else "UsageTampered",
+            f"{what.format(name)}: {held.finding}; its processes keep what is "
             "enforced in them, and nothing is mended behind their back: end them and allocate anew",
             finding=held.finding,
         )

@@ -45,6 +45,10 @@ from hypervisor.model import (
     Revision,
 )
 
+_HELD_BY_OTHERS = frozenset(
+    {RefusalReason.INSUFFICIENT_TFLOPS, RefusalReason.INSUFFICIENT_VRAM, RefusalReason.ISOLATION_CONFLICT}
+)
+
 
 class Allocations:
     """All allocations of a node, with their limit files. Built by open()."""
@@ -131,10 +135,9 @@ class Allocations:
         try:
             check_spec(spec)
             held = self._find(spec.allocation_id)
-            if held is not None:
-                check_repeat(held.allocation, spec)
+            if held is not None and self._repeats(held, spec):
                 return held.allocation, True
-            grants = admit(spec, inventory, self.all, self._rules(inventory))
+            grants = self._with_room(lambda: admit(spec, inventory, self.all, self._rules(inventory)))
             if dry_run:
                 return self._drafted(spec, grants, inventory), False
             return self._grant(spec, grants, inventory, uid=reserved or str(uuid.uuid4())), False
@@ -170,8 +173,12 @@ class Allocations:
                 remedy="allocate anew",
             )
         requests = merged(before, devices)
-        others = [allocation for allocation in self.all if allocation.uid != before.uid]
-        grants = admit_change(before, requests, inventory, others, self._rules(inventory))
+
+        def admitted() -> tuple[DeviceGrant, ...]:
+            others = [allocation for allocation in self.all if allocation.uid != before.uid]
+            return admit_change(before, requests, inventory, others, self._rules(inventory))
+
+        grants = self._with_room(admitted)
         if grants == before.grants and requests == before.spec.devices:
             return before
         after = replace(
@@ -310,6 +317,34 @@ class Allocations:
             context_bytes=self._ground.context_bytes,
             foreign_bytes=self.foreign_bytes(inventory),
         )
+
+    def _repeats(self, held: Held, spec: AllocationSpec) -> bool:
+        """Whether spec repeats what was granted; False when that has ended meanwhile. Raises Refusal."""
+        try:
+            check_repeat(held.allocation, spec)
+        except Refusal:
+            if not self._let_go_of_ended([held]):
+                raise
+            return False
+        return True
+
+    def _let_go_of_ended(self, some_held: list[Held]) -> bool:
+        """End what has ended since the last round; True when anything had."""
+        before = len(self._held)
+        for held in self._rounds.ended_since(some_held):
+            self._end(held)
+        return len(self._held) < before
+
+    def _with_room(self, admitted: Callable[[], tuple[DeviceGrant, ...]]) -> tuple[DeviceGrant, ...]:
+        """What is admitted; before what others hold is a reason to refuse, those whose owner has gone are let go."""
+        try:
+            return admitted()
+        except Refusal as refusal:
+            if refusal.reason not in _HELD_BY_OTHERS:
+                raise
+            if not self._let_go_of_ended(self._ordered()):
+                raise
+        return admitted()
 
     def _drafted(self, spec: AllocationSpec, grants: tuple[DeviceGrant, ...], inventory: Inventory) -> Allocation:
         return Allocation(

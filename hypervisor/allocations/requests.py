@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from enum import Enum
 
 from hypervisor.limits import checked_name
 from hypervisor.model import (
@@ -55,6 +56,8 @@ def _check_owner(owner: Owner) -> None:
 
 
 def _check_name(name: str, field: str, *, most: int) -> None:
+    if not name:
+        raise Refusal(RefusalReason.INVALID_ARGUMENT, "the name is empty", field=field, remedy="give a name")
     try:
         checked_name(name, most=most)
     except ValueError as error:
@@ -74,13 +77,42 @@ def check_repeat(held: Allocation, spec: AllocationSpec) -> None:
         part.name for part in fields(AllocationSpec) if getattr(held.spec, part.name) != getattr(spec, part.name)
     ]
     if differing:
+        told = "; ".join(
+            f"its {_SPOKEN.get(name, name)} {_figures(getattr(held.spec, name))}, not {_figures(getattr(spec, name))}"
+            for name in differing
+        )
         raise Refusal(
             RefusalReason.ALLOCATION_EXISTS,
-            f"allocation '{spec.allocation_id}' exists with other figures: {', '.join(differing)} "
-            f"{'differs' if len(differing) == 1 else 'differ'}",
+            f"allocation '{spec.allocation_id}' exists with other figures than are asked for: {told}",
             field=differing[0],
             remedy="change its limits with set-limits, release it first, or use another id",
         )
+
+
+_SPOKEN = {"devices": "share is", "owner": "owner is", "isolation": "isolation is", "policy": "policy is"}
+
+
+def _figures(value: object) -> str:
+    """A part of a request, in words that tell it from another."""
+    match value:
+        case tuple():
+            return " and ".join(_figures(part) for part in value) or "none"
+        case DeviceRequest():
+            where = f" on GPU {value.gpu[:96]}" if value.gpu else ""
+            limits, requests = _resources(value.limits), _resources(value.requests)
+            return (f"{limits}, of which {requests} promised" if value.requests != Resources() else limits) + where
+        case Owner():
+            name = f"{value.namespace}/{value.name}" if value.namespace else value.name
+            return f"{value.kind.value} {name[:96]}" + (f" (pid {value.pid})" if value.pid else "")
+        case Enum():
+            return str(value.value)
+    return str(value)[:96]
+
+
+def _resources(resources: Resources) -> str:
+    compute = "all compute" if resources.compute is None else str(resources.compute)
+    vram = "all VRAM" if resources.vram_bytes is None else f"{resources.vram_bytes} bytes"
+    return f"{compute} with {vram}"
 
 
 def merged(allocation: Allocation, changes: tuple[DeviceRequest, ...]) -> tuple[DeviceRequest, ...]:

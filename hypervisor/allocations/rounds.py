@@ -70,6 +70,14 @@ class Rounds:
                 except LimitFileError as error:
                     held.lose_files(error)
 
+    def ended_since(self, all_held: list[Held]) -> list[Held]:
+        """Those that have ended since the last round. Only whom something makes likely to have ended is looked at."""
+        likely = [held for held in all_held if not self._is_kept(held)]
+        if not likely:
+            return []
+        self.attend(likely)
+        return [held for held in likely if self._has_ended(held)]
+
     def attend(self, some_held: list[Held]) -> None:
         """Who is attached now? All files are read before the first process is looked for: see ProcessTable."""
         for held in some_held:
@@ -116,13 +124,10 @@ class Rounds:
 
     def _has_ended(self, held: Held) -> bool:
         """An allocation ends when it was given up, or lost its owner, and its last process is gone."""
-        owner, phase = held.allocation.spec.owner, held.allocation.phase
+        phase = held.allocation.phase
+        if self._is_kept(held):
+            return False
         if phase is AllocationPhase.ACTIVE:
-            if owner.kind is not OwnerKind.PROCESS:
-                return False
-            same_boot = not owner.boot_id or owner.boot_id == self._ground.boot_id
-            if same_boot and self._ground.table.alive(owner.pid, owner.start_time_ticks):
-                return False
             if held.has_processes(self._ground.table):
                 held.enter(AllocationPhase.ENDING, self._ground.next_revision())
                 return False
@@ -131,3 +136,13 @@ class Rounds:
             # Who has not attached yet is refused everything anyway.
             return not held.has_attached(self._ground.table)
         return not held.has_processes(self._ground.table)
+
+    def _is_kept(self, held: Held) -> bool:
+        """In force for a name or a Pod, or for a process that lives."""
+        owner = held.allocation.spec.owner
+        if held.allocation.phase is not AllocationPhase.ACTIVE:
+            return False
+        if owner.kind is not OwnerKind.PROCESS:
+            return True
+        same_boot = not owner.boot_id or owner.boot_id == self._ground.boot_id
+        return same_boot and self._ground.table.alive(owner.pid, owner.start_time_ticks)

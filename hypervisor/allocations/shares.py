@@ -132,13 +132,13 @@ def _vram(
             field=f"{field}.limits.vram_bytes",
             remedy=f"ask for at most {card} bytes",
         )
-    if allowed is not None and allowed < context_bytes:
+    if allowed is not None and allowed <= context_bytes:
         raise Refusal(
             RefusalReason.VRAM_BELOW_CONTEXT,
-            f"a limit of {format_bytes(allowed)} is less than the {format_bytes(context_bytes)} that one CUDA context "
-            "needs",
+            f"a limit of {format_bytes(allowed)} is not more than the {format_bytes(context_bytes)} that one CUDA "
+            "context needs",
             field=f"{field}.limits.vram_bytes",
-            remedy=f"ask for more than {format_bytes(context_bytes)}",
+            remedy=f"ask for more than {format_bytes(context_bytes)} ({context_bytes} bytes)",
         )
     if asked is None:
         return allowed, allowed or 0

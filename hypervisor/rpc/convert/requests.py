@@ -54,7 +54,7 @@ def invalid(field: str, message: str, remedy: str = "") -> Refusal:
 def identifier(text: str, field: str) -> str:
     """An allocation id. '.' and '..' and slashes can't pass: it names files."""
     if not text:
-        raise invalid(field, f"{field} is missing")
+        raise invalid(field, "the name of the allocation is empty", "give it a name")
     if _ALLOCATION_ID.fullmatch(text) is None:
         raise invalid(
             field,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -76,7 +77,24 @@ def test_the_same_id_with_other_figures_is_refused(node: Node) -> None:
         allocations.allocate(named("job", request("0", compute=percent(41), vram=8 * GIB)), INVENTORY)
     assert caught.value.reason is RefusalReason.ALLOCATION_EXISTS
     assert caught.value.field == "devices"
+    assert "its share is 40% with " in caught.value.message
+    assert ", not 41% with " in caught.value.message
     assert allocations.all == (first,)
+
+
+def test_an_empty_name_is_called_empty(node: Node) -> None:
+    with pytest.raises(Refusal, match="the name is empty"):
+        node.start().allocate(named(""), INVENTORY)
+
+
+def test_a_limit_of_one_context_has_no_room_for_anything(node: Node) -> None:
+    allocations = node.start()
+    with pytest.raises(Refusal) as caught:
+        allocations.allocate(named("job", request("0", vram=1)), INVENTORY)
+    (context,) = re.findall(r"\((\d+) bytes\)", caught.value.remedy)
+    with pytest.raises(Refusal, match="more than"):
+        allocations.allocate(named("job", request("0", vram=int(context))), INVENTORY)
+    assert allocations.allocate(named("job", request("0", vram=int(context) + 1)), INVENTORY)
 
 
 def test_a_dry_run_makes_nothing(node: Node) -> None:

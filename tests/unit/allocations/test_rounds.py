@@ -316,6 +316,46 @@ def test_an_allocation_ends_with_its_owner(node: Node, sleeper: subprocess.Popen
     assert node.reasons() == ["AllocationGranted", "AllocationEnded"]
 
 
+def test_a_share_is_free_as_soon_as_its_owner_has_ended(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    """No round lies between: who asks next must not be refused for what is free."""
+    allocations, card = node.start(), inventory(device(0))
+    most = request("0", compute=percent(80), vram=8 * GIB)
+    with subprocess.Popen(["sleep", "60"]) as first:
+        allocations.allocate(owned_by(first.pid, "first", most), card)
+        with pytest.raises(Refusal, match="of its GPU time left"):
+            allocations.allocate(owned_by(sleeper.pid, "second", most), card)
+        end(first)
+    second, _ = allocations.allocate(owned_by(sleeper.pid, "second", most), card)
+    assert allocations.all == (second,)
+    end(sleeper)
+    allocations.allocate(named("small", request("0", compute=percent(10))), card)
+    grown = allocations.update_limits("small", (request("0", compute=percent(90)),), card, expected=None)
+    assert allocations.all == (grown,)
+
+
+def test_a_name_is_free_as_soon_as_its_owner_has_ended(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    allocations, card = node.start(), inventory(device(0))
+    with subprocess.Popen(["sleep", "60"]) as first:
+        allocations.allocate(owned_by(first.pid), card)
+        with pytest.raises(Refusal, match="owner is"):
+            allocations.allocate(owned_by(sleeper.pid), card)
+        end(first)
+    allocation, existed = allocations.allocate(owned_by(sleeper.pid), card)
+    assert not existed
+    assert allocations.all == (allocation,)
+
+
+def test_a_limit_file_that_is_lost_is_not_called_the_accounting(node: Node) -> None:
+    allocations = node.start()
+    allocation, _ = allocations.allocate(named(), inventory(device(0)))
+    os.truncate(Path(allocation.directory) / "shm", 0)
+    allocations.step(inventory(device(0), sequence=2))
+    told = node.events[-1]
+    assert told.reason == "LimitFilesUnusable"
+    assert "the limits of 'job'" in told.message
+    assert "accounting" not in told.message
+
+
 def test_it_lasts_until_its_processes_have_ended_too(node: Node, sleeper: subprocess.Popen[str]) -> None:
     with subprocess.Popen(["sleep", "60"]) as owner:
         workload = Workload(node, node.start(), sleeper, spec=owned_by(owner.pid))
