@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hypervisor.cli.failure import EXIT_USAGE, CommandError
-from hypervisor.cli.source import Change
+from hypervisor.cli.source import Change, reason_of
 from hypervisor.rpc.client import Client
 from hypervisor.v1 import cluster_pb2 as pb
 from hypervisor.v1 import cluster_pb2_grpc, node_pb2, types_pb2
@@ -19,6 +19,8 @@ _KEYS: Mapping[str, Callable[[Any], str]] = {
     "nodes": lambda node: str(node.node.identity.uid),
     "pools": lambda pool: str(pool.name),
 }
+
+_NODES_TOLD = 3  # of those that say why they have no GPUs
 
 
 class ClusterSource:
@@ -40,6 +42,15 @@ class ClusterSource:
             case "pools":
                 return list(self._pages(stub.ListPools, pb.ListPoolsRequest, "pools"))
         raise _not_in_a_cluster(kind)
+
+    def why_none(self, kind: str) -> str:
+        nodes = self.objects("nodes") if kind in ("nodes", "gpus") else []
+        if kind in ("nodes", "gpus") and not nodes:
+            return "no node has reported yet; start daemons with --report-to and the aggregator's address"
+        reasons = [(each.node.identity.name, reason_of(each.node.conditions)) for each in nodes]
+        told = [f"{name}: {reason}" for name, reason in reasons if reason]
+        more = f"; and {len(told) - _NODES_TOLD} more nodes" if len(told) > _NODES_TOLD else ""
+        return "; ".join(told[:_NODES_TOLD]) + more
 
     def watch(self, kind: str) -> Iterator[Change]:
         if kind == "events":

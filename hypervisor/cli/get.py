@@ -51,7 +51,8 @@ def _listed(source: Source, kind: str, names: Sequence[str], output: str) -> str
     if names:
         items = [pick(items, kind, name) for name in names]
     if not items and output in ("table", "wide"):
-        click.echo(f"no {kind}", err=True)
+        why = source.why_none(kind)
+        click.echo(f"no {kind}: {why}" if why else f"no {kind}", err=True)
         return ""
     return render(items, _table(items, kind), output)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hypervisor.cli.failure import EXIT_USAGE, CommandError
-from hypervisor.cli.source import Change
+from hypervisor.cli.source import Change, reason_of
 from hypervisor.rpc.client import Client
 from hypervisor.v1 import node_pb2 as pb
 from hypervisor.v1 import node_pb2_grpc, types_pb2
@@ -40,6 +40,9 @@ class NodeSource:
             case "events":
                 return list(self._pages(stub.ListEvents, pb.ListEventsRequest, "events"))
         raise _not_on_a_node(kind)
+
+    def why_none(self, kind: str) -> str:
+        return reason_of(self.objects("nodes")[0].conditions) if kind == "gpus" else ""
 
     def watch(self, kind: str) -> Iterator[Change]:
         if kind == "events":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,6 +53,10 @@ class Source(Protocol):
         """All objects of a kind. Raises CommandError for a kind that this server has none of."""
         ...
 
+    def why_none(self, kind: str) -> str:
+        """Why there are no objects of a kind, where the server knows a reason; "" elsewhere."""
+        ...
+
     def watch(self, kind: str) -> Iterator[Change]:
         """All objects of a kind as ADDED, then each change; ends when the server does."""
         ...
@@ -60,6 +64,14 @@ class Source(Protocol):
     def events_about(self, kind: str, name: str) -> list[Any]:
         """Events that are kept about one object; kind as the events call it."""
         ...
+
+
+def reason_of(conditions: Iterable[Any]) -> str:
+    """Why a node is not ready, from its conditions: the code, and what to do. "" for one that is."""
+    for condition in conditions:
+        if condition.type == "Ready" and condition.status != "True":
+            return f"{condition.reason}: {condition.message}"
+    return ""
 
 
 def open_source(client: Client) -> Source:

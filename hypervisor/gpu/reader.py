@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import structlog
 import trio
 
 from hypervisor.config import Settings
@@ -31,10 +32,13 @@ from hypervisor.model.snapshot import SystemInfo
 
 __all__ = ["GpuReader", "GpuReaderStatistics", "open_gpu_reader"]
 
+log = structlog.get_logger("gpu-reader")
 FIRST_PAUSE_SECONDS = 0.2
 # Each try costs a quarter of a second of a core, also where there will never be a driver.
 MOST_PAUSE_SECONDS = 20.0
 LEAST_USE_KNOWN_SECONDS = 5.0
+# The reader itself failed, which a new one mends; all other trouble is the driver's and lasts, as a condition.
+_READER_FAILED = frozenset({HealthCode.READER_HUNG, HealthCode.READER_RESTARTING})
 
 
 @asynccontextmanager
@@ -191,6 +195,8 @@ class GpuReader:
                 self._known.fleet.on_reader_down()
                 if turn.finding is None:
                     continue  # renewed on purpose, or handed over: the next one starts at once
+                if turn.finding.code in _READER_FAILED:
+                    log.warning("the gpu-reader failed", code=turn.finding.code.value, message=turn.finding.message)
                 self._trouble = turn.finding
                 self._known.counters.failures += 1
                 self._publish()
@@ -252,6 +258,8 @@ class GpuReader:
     # ---- what is published ----
 
     def _good_round(self) -> None:
+        if self._trouble and self._trouble.code in _READER_FAILED:
+            log.info("the gpu-reader answers again", pid=self._known.counters.child_pid)
         self._trouble = None
         self._publish()
 

@@ -26,6 +26,7 @@ from hypervisor.node.identity import begin
 from hypervisor.node.journal import Journal
 from hypervisor.node.lock import locked
 from hypervisor.node.notify import Notifier
+from hypervisor.node.noting import log_event
 from hypervisor.node.reporter import Reporter, report_address
 from hypervisor.node.revisions import Revisions
 from hypervisor.node.signals import serve_signals
@@ -89,6 +90,7 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             settings.state_path, identity=start.identity, epoch=start.epoch, capacity=settings.journal_events
         )
         stack.enter_context(closing(journal))
+        stack.callback(journal.subscribe(log_event))
         journal.simulated = machine is not None
         allocations = Allocations.open(
             settings=settings,

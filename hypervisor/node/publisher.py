@@ -18,6 +18,7 @@ from hypervisor.model import (
 )
 from hypervisor.node.changes import changes
 from hypervisor.node.derive import Ratios
+from hypervisor.node.noting import log_conditions
 from hypervisor.node.state import NodeState, Parts
 
 
@@ -84,6 +85,7 @@ class Publisher:
             )
         )
         if changed:
+            log_conditions(before, self._state.snapshot)
             for change in changes(before, self._state.snapshot):
                 self._emit(change.type, change.reason, change.regarding, change.message, **dict(change.fields))
         return changed

@@ -205,6 +205,11 @@ def test_without_a_driver_it_runs_and_says_what_to_do(make_daemon, tmp_path: Pat
     assert reason["code"] in {"DriverNotLoaded", "NvmlNotFound"}
     assert "--simulate" in reason["message"]
     assert calls.list_gpus(daemon) == []
+    listed = daemon.cli("get", "gpus")
+    assert (listed.returncode, listed.stdout) == (0, "")
+    assert listed.stderr == f"no gpus: {reason['code']}: {reason['message']}\n"
+    lines = [line for line in daemon.log() if line["event"] == "condition" and line["condition"] == reason["code"]]
+    assert [(line["level"], line["code"]) for line in lines] == [("warning", reason["code"])]
     assert "gpuhv_gpus 0.0" in daemon.get("/metrics")[1]
     assert daemon.get("/healthz")[0] == 200
     assert daemon.stop() == 0

@@ -175,6 +175,30 @@ def test_a_reader_does_not_outlive_a_killed_daemon(daemon: DaemonProcess) -> Non
     wait_until(lambda: not is_reader(reader), "the reader to end")
 
 
+def test_the_log_tells_of_damage_and_of_a_reader_that_was_killed(make_daemon) -> None:
+    daemon = make_daemon().start().wait_ready()
+    for name in ("hurt", "lost"):
+        calls.allocate(daemon, name, vram_bytes=2**30, percent="10")
+    hurt, lost = calls.list_allocations(daemon)
+    daemon.kill()
+    (daemon.state_directory / "allocations" / f"{lost.uid}.json").write_text("{")
+    daemon.start().wait_ready()
+
+    def logged(event: str, **fields: str) -> bool:
+        return any(
+            line.get("event") == event and all(line.get(name) == value for name, value in fields.items())
+            for line in daemon.log()
+        )
+
+    assert logged("event", level="warning", reason="RecordSetAside", object="lost")
+    (Path(hurt.directory) / "usage").write_bytes(b"")
+    wait_until(lambda: logged("event", level="warning", reason="UsageTampered", object="hurt"), "the tampering")
+    (reader,) = readers(daemon)
+    os.kill(reader, signal.SIGKILL)
+    wait_until(lambda: logged("the gpu-reader failed", level="warning", code="ReaderRestarting"), "the reader's end")
+    wait_until(lambda: logged("the gpu-reader answers again", level="info"), "the next reader")
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MiB of our own; skips where it can't be mounted."""
