@@ -14,7 +14,7 @@ from hypervisor.gpu.health.occurrence import OccurrenceKind
 from hypervisor.model import HealthCode, HealthState
 from tests.daemon_process import wait_until
 from tests.integration.gpu.conftest import Simulated, condition, good_round, make_machine, quick, until
-from tests.integration.health.conftest import Node, start
+from tests.integration.health.conftest import STATES, Node, put_on_bus, start
 from tests.integration.node import calls
 
 GIB = 2**30
@@ -151,8 +151,6 @@ def test_a_program_s_xid_is_told_to_the_owner_of_the_only_allocation(own: Node) 
 
 
 def test_a_card_that_the_driver_does_not_show_is_a_condition_of_the_node(own: Node) -> None:
-    from tests.integration.health.conftest import put_on_bus
-
     put_on_bus(own.root, "0000:fe:00.0", "nouveau")
     put_on_bus(own.root, "0000:ff:00.0", "vfio-pci")
     text = wait_until(
@@ -161,3 +159,48 @@ def test_a_card_that_the_driver_does_not_show_is_a_condition_of_the_node(own: No
     )
     assert text.endswith(" 1.0")
     assert own.daemon.get("/readyz")[0] == 200
+
+
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(30.0, marks=pytest.mark.slow)])
+def test_readings_of_zero_on_all_cards_change_no_capacity(own: Node, seconds: float) -> None:
+    before = {gpu.uuid: gpu.capacity.vram.bytes for gpu in calls.list_gpus(own.daemon)}
+    own.fault("call=nvmlDeviceGetMemoryInfo*,return=zero")
+    begun = time.monotonic()
+    wait_until(lambda: all("ReadingRejected" in own.codes(index) for index in (0, 15)), "the rejections")
+    while time.monotonic() - begun < seconds:
+        gpus = calls.list_gpus(own.daemon)
+        assert {gpu.uuid: gpu.capacity.vram.bytes for gpu in gpus} == before
+        assert STATES[gpus[0].health] is HealthState.HEALTHY
+    own.clear()
+    wait_until(lambda: not own.codes(0) and not own.codes(15), "the readings to be believed again")
+
+
+def test_a_fall_of_the_whole_node_takes_a_second_source(own: Node) -> None:
+    before = {gpu.uuid: gpu.capacity.vram.bytes for gpu in calls.list_gpus(own.daemon)}
+    own.fault(f"call=nvmlDeviceGetMemoryInfo*,value={48 * GIB}")
+    wait_until(lambda: own.metric("circuit_breaker_state", circuit="node_capacity") == 2, "the guard to hold")
+    assert {gpu.uuid: gpu.capacity.vram.bytes for gpu in calls.list_gpus(own.daemon)} == before
+    assert 'condition="CapacityHeld"' in own.daemon.get("/metrics")[1]
+    own.clear()
+    wait_until(lambda: own.metric("circuit_breaker_state", circuit="node_capacity") == 0, "the guard to let go")
+    assert {gpu.uuid: gpu.capacity.vram.bytes for gpu in calls.list_gpus(own.daemon)} == before
+
+
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetMemoryInfo*", pytest.param("nvmlDeviceGetRemappedRows", marks=pytest.mark.slow)]
+)
+def test_a_hang_of_one_card_delays_no_other_output_by_more_than_a_second(own: Node, call: str) -> None:
+    hung = 1 if call.endswith("*") else 2
+    own.fault(f"gpu={hung},call={call},hang=forever")
+    begun = time.monotonic()
+    worst_answer = worst_age = 0.0
+    while time.monotonic() - begun < 4:
+        asked = time.monotonic()
+        gpus = calls.list_gpus(own.daemon)
+        worst_answer = max(worst_answer, time.monotonic() - asked)
+        worst_age = max(worst_age, *(gpu.capacity.vram.age_seconds for gpu in gpus if gpu.index not in (1, 2)))
+        time.sleep(0.05)
+    own.clear()
+    assert worst_answer < 1.0
+    # A reading comes each second in any case; the rest is a machine that is shared.
+    assert worst_age - 1.0 < 1.5, worst_age
