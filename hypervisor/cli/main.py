@@ -20,6 +20,7 @@ SUBCOMMANDS: Mapping[str, str] = {
     "exec": "hypervisor.cli.exec:exec_command",
     "get": "hypervisor.cli.get:get",
     "gpu-reader": "hypervisor.cli.gpu_reader:gpu_reader",
+    "kube": "hypervisor.cli.kube:kube",
     "preload": "hypervisor.cli.preload:preload",
     "release": "hypervisor.cli.release:release",
     "run": "hypervisor.cli.run:run",

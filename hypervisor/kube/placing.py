@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from hypervisor.kube.annotations import Demand
-from hypervisor.model import DeviceObservation, DeviceRequest, Refusal, RefusalReason
+from hypervisor.model import DeviceRequest, GpuIdentity, Refusal, RefusalReason
 
 # Raises Refusal when these can't be granted, and changes nothing.
 Fits = Callable[[tuple[DeviceRequest, ...]], object]
@@ -14,7 +14,7 @@ Fits = Callable[[tuple[DeviceRequest, ...]], object]
 def place(
     demand: Demand,
     container: str,
-    devices: Sequence[DeviceObservation],
+    devices: Sequence[GpuIdentity],
     *,
     held: Collection[str],
     fits: Fits,
@@ -32,7 +32,7 @@ def place(
         _check_given(demand, container, named, given)
         named = tuple(uuid.lower() for uuid in given)
     if named:
-        return tuple(_request(demand, _by_name(name, devices).identity.uuid) for name in named)
+        return tuple(_request(demand, _by_name(name, devices).uuid) for name in named)
     count = dict(demand.container_counts).get(container, demand.count)
     eligible = [device for device in devices if _is_eligible(device, demand, held)]
     if len(eligible) < count:
@@ -81,9 +81,9 @@ def _named(demand: Demand, container: str) -> tuple[str, ...]:
     return demand.gpu_ids
 
 
-def _by_name(name: str, devices: Sequence[DeviceObservation]) -> DeviceObservation:
+def _by_name(name: str, devices: Sequence[GpuIdentity]) -> GpuIdentity:
     for device in devices:
-        if device.identity.uuid.lower() == name:
+        if device.uuid.lower() == name:
             return device
     raise Refusal(
         RefusalReason.GPU_NOT_FOUND,
@@ -93,8 +93,7 @@ def _by_name(name: str, devices: Sequence[DeviceObservation]) -> DeviceObservati
     )
 
 
-def _is_eligible(device: DeviceObservation, demand: Demand, held: Collection[str]) -> bool:
-    identity = device.identity
+def _is_eligible(identity: GpuIdentity, demand: Demand, held: Collection[str]) -> bool:
     if demand.partition:
         profile = identity.partition.profile if identity.partition is not None else ""
         return bool(profile) and profile.lower().removeprefix("mig ") == demand.partition.lower()
@@ -106,14 +105,14 @@ def _is_eligible(device: DeviceObservation, demand: Demand, held: Collection[str
 
 
 def _first_that_fits(
-    demand: Demand, eligible: Sequence[DeviceObservation], chosen: Sequence[DeviceRequest], fits: Fits
+    demand: Demand, eligible: Sequence[GpuIdentity], chosen: Sequence[DeviceRequest], fits: Fits
 ) -> DeviceRequest:
     taken = {request.gpu for request in chosen}
     refused: Refusal | None = None
     for device in eligible:
-        if device.identity.uuid in taken:
+        if device.uuid in taken:
             continue
-        request = _request(demand, device.identity.uuid)
+        request = _request(demand, device.uuid)
         try:
             fits((*chosen, request))
         except Refusal as refusal:

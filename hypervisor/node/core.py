@@ -23,6 +23,7 @@ from hypervisor.node.changes import node_reference
 from hypervisor.node.commands import Commands
 from hypervisor.node.conditions import blocking
 from hypervisor.node.control import Control
+from hypervisor.node.declarations import Declarations
 from hypervisor.node.identity import Start
 from hypervisor.node.journal import Journal
 from hypervisor.node.kubernetes_view import HasStatistics
@@ -144,6 +145,13 @@ class NodeCore:
         self._live.kubernetes = kubernetes
         for name, feed in kubernetes.feeds.items():
             self.add_feed(name, feed)
+
+    def keep_declarations(self, directory: Path) -> Declarations:
+        """What keeps the allocations that files of a directory declare; to be run."""
+        declarations = Declarations(directory, commands=self.commands, allocations=lambda: self._allocations.all)
+        self._live.declarations = declarations
+        self.add_feed("declarations", declarations)
+        return declarations
 
     def snapshot(self) -> NodeSnapshot:
         """The current state, for the pages."""

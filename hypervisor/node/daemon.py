@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import structlog
 import trio
@@ -152,6 +153,8 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             nursery.start_soon(deadline.guard(node.control.run), notifier.alive)
             nursery.start_soon(deadline.guard(node.housekeeping), notifier)
             nursery.start_soon(deadline.guard(node.occurrences.run))
+            if settings.allocations_dir:
+                nursery.start_soon(deadline.guard(node.keep_declarations(Path(settings.allocations_dir)).run))
             if kubernetes is not None:
                 nursery.start_soon(deadline.guard(kubernetes.run))
             if reporter is not None:

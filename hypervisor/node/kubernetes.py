@@ -34,6 +34,7 @@ from hypervisor.rpc.pod_resources_proxy import Granted, serve_proxy
 
 log = structlog.get_logger("kubernetes")
 LOOK_SECONDS = 1.0
+CHECKPOINT_SECONDS = 5.0
 _USABLE = frozenset({HealthState.HEALTHY, HealthState.DEGRADED})
 
 
@@ -120,6 +121,7 @@ class KubernetesNode:
             nursery.start_soon(self.events.run)
             nursery.start_soon(self.binder.run)
             nursery.start_soon(self._look_around)
+            nursery.start_soon(self._check_the_checkpoint)
             if self._settings.pod_resources_proxy:
                 address = parse_unix(self._settings.pod_resources_proxy, "pod_resources_proxy")
                 nursery.start_soon(
@@ -146,6 +148,12 @@ class KubernetesNode:
         while True:
             self.look()
             await trio.sleep(LOOK_SECONDS)
+
+    async def _check_the_checkpoint(self) -> None:
+        """It is what is left when PodResources fail: that it can't be used is to be known before."""
+        while True:
+            self._disk.checkpoint()
+            await trio.sleep(CHECKPOINT_SECONDS)
 
 
 @asynccontextmanager
@@ -185,6 +193,7 @@ async def open_kubernetes(
             grants=grants,
             events=events,
             ask_kubelet=lambda: host.call(client.list),
+            learned=lambda found: use.step(inventory(), found, allocations.all, allocations.usages),
             bell=bell,
         )
         binder.adopt()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,14 +109,18 @@ class KubernetesApi:
     async def _changes(self, response: Any) -> AsyncIterator[Change]:
         http = importlib.import_module("httpx2")
         try:
-            async for text in response.aiter_lines():
-                if not text:
-                    continue
-                line = _decoded(text.encode(), _Line)
-                if line.type == "ERROR":
-                    status = _decoded(bytes(line.object), _Status)
-                    raise ApiFailure(f"the watch ended: {status.message or status.code}", code=status.code)
-                yield Change(line.type, _decoded(bytes(line.object), PodObject))
+            failure: ApiFailure | None = None
+            async with aclosing(response.aiter_lines()) as lines:
+                async for text in lines:
+                    try:
+                        change = _change(text) if text and failure is None else None
+                    except ApiFailure as error:
+                        failure = error  # the server ends the stream after it, and the client reads it to its end
+                        continue
+                    if change is not None:
+                        yield change
+            if failure is not None:
+                raise failure
         except http.HTTPError as error:
             raise ApiFailure(f"the watch was cut off: {error or type(error).__name__}") from error
 
@@ -181,6 +185,14 @@ async def open_api(kubeconfig: str) -> AsyncIterator[KubernetesApi]:
         yield KubernetesApi(client, core.Pod, core.Event)
     finally:
         await client.close()
+
+
+def _change(text: str) -> Change:
+    line = _decoded(text.encode(), _Line)
+    if line.type == "ERROR":
+        status = _decoded(bytes(line.object), _Status)
+        raise ApiFailure(f"the watch ended: {status.message or status.code}", code=status.code)
+    return Change(line.type, _decoded(bytes(line.object), PodObject))
 
 
 def _failure(response: Any) -> ApiFailure:

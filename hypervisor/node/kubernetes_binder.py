@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
@@ -19,6 +19,7 @@ from hypervisor.config import Settings
 from hypervisor.kube.annotations import AnnotationError, unknown_keys
 from hypervisor.kube.answers import ContainerAnswer, HostFiles, answer
 from hypervisor.kube.checkpoint import Assignment
+from hypervisor.kube.demands import Demands, changed_requests, spec_of
 from hypervisor.kube.grants import Grant, grant_uid
 from hypervisor.kube.indices import bucket_of, device_ids
 from hypervisor.kube.pod import Pod
@@ -35,7 +36,6 @@ from hypervisor.model import (
 )
 from hypervisor.node.commands import Commands
 from hypervisor.node.kubernetes_bell import Bell
-from hypervisor.node.kubernetes_demands import Demands, changed_requests, spec_of
 from hypervisor.node.kubernetes_events import PodEvents
 from hypervisor.node.kubernetes_grants import GrantStore
 from hypervisor.node.kubernetes_host import Host
@@ -47,7 +47,9 @@ log = structlog.get_logger("kubernetes")
 # What was refused is tried again: others may have ended meanwhile. A change of the Pod is tried at once.
 RETRY_SECONDS = 5.0
 # Kubelet is asked at least so often, for what other plugins have given.
-ASK_SECONDS = 30.0
+ASK_SECONDS = 5.0
+# A long answer is not asked for so often: it shall take no more than this part of the time.
+ASK_PART = 0.05
 LOOK_SECONDS = 2.0
 UNBOUND_LOOK_SECONDS = 0.1
 MOST_CONTAINERS = 64
@@ -84,8 +86,10 @@ class Binder:
         grants: GrantStore,
         events: PodEvents,
         ask_kubelet: Callable[[], Awaitable[tuple[Assignment, ...]]],
+        learned: Callable[[tuple[Assignment, ...]], object],
         bell: Bell,
     ) -> None:
+        """learned is told what kubelet has given, before anything is granted by it."""
         self._settings = settings
         self._allocations = allocations
         self._commands = commands
@@ -96,13 +100,15 @@ class Binder:
         self._grants = grants
         self._events = events
         self._ask_kubelet = ask_kubelet
+        self._learned = learned
         self._demands = Demands()
         self._tentative = Tentative(
             settings, allocations=allocations, inventory=inventory, pods=pods, grants=grants, demands=self._demands
         )
         self._refused: dict[str, tuple[object, float]] = {}  # by key: what was refused, and when it is tried again
         self._assignments: tuple[Assignment, ...] | None = None
-        self._asked_at = 0.0
+        self._asked_at = self._ask_seconds = 0.0
+        self._native: frozenset[str] = frozenset()  # Pods that ask other plugins, known at the last question
         self._bell = bell
         self._unasked = True
         self.kubelet_failing = ""
@@ -270,21 +276,24 @@ class Binder:
     async def _ask(self) -> None:
         """Ask kubelet what it has given, when there is a reason to."""
         unbound = any(not grant.pod_uid for grant in self._grants.all)
-        if not (self._unasked or unbound or time.time() - self._asked_at > ASK_SECONDS):
+        native = frozenset(uid for uid, pod in self._pods.pods.items() if pod.native_gpus)
+        due = time.time() - self._asked_at > max(ASK_SECONDS, self._ask_seconds / ASK_PART)
+        if not (self._unasked or unbound or due or native - self._native):
             return
         asked_at = time.time()
-        checkpoint = self._host.checkpoint()
         try:
             found = await self._ask_kubelet()
         except PodResourcesError as error:
             self.kubelet_failing = str(error)
+            checkpoint = self._host.checkpoint()
             if checkpoint is None:
                 return
             found = checkpoint
         else:
             self.kubelet_failing = ""
-            found = _with_uids(found, checkpoint or ())
-        self._assignments, self._asked_at, self._unasked = found, asked_at, False
+        self._assignments, self._asked_at, self._unasked, self._native = found, asked_at, False, native
+        self._ask_seconds = time.time() - asked_at
+        self._learned(found)
 
     async def _bind(self, grant: Grant, pod: Pod, container: str) -> Allocation | None:
         attempt = (pod.annotations, pod.containers)
@@ -314,7 +323,7 @@ class Binder:
             pod,
             container,
             demand,
-            inventory.devices,
+            [device.identity for device in inventory.devices],
             settings=self._settings,
             held={each.gpu_uuid for allocation in self._allocations.all for each in allocation.grants},
             fits=lambda some: self._allocations.allocate(some, inventory, dry_run=True),
@@ -392,14 +401,6 @@ def replace_owner(grant: Grant, pod: Pod, container: str) -> Grant:
         pod_uid=pod.uid,
         container=container,
         cards=grant.cards,
-    )
-
-
-def _with_uids(found: tuple[Assignment, ...], checkpoint: Sequence[Assignment]) -> tuple[Assignment, ...]:
-    """PodResources says names and the checkpoint UIDs; where both are of the same ids, all is known."""
-    uids = {(each.resource, each.device_ids, each.container): each.pod_uid for each in checkpoint}
-    return tuple(
-        replace(each, pod_uid=uids.get((each.resource, each.device_ids, each.container), "")) for each in found
     )
 
 

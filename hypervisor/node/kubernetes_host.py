@@ -32,6 +32,7 @@ class Host:
         self._settings = settings
         self._proc = proc
         self._checkpoint: tuple[Assignment, ...] | None = None
+        self._checkpoint_state: tuple[int, int, int] | None = None
         self.checkpoint_failing = ""
         self.cdi_failing = ""
 
@@ -73,6 +74,11 @@ class Host:
         """Kubelet's checkpoint, or the last one that was good; None when there never was one."""
         path = self.plugins_directory / "kubelet_internal_checkpoint"
         try:
+            found = path.stat()
+            state = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if state == self._checkpoint_state:
+                return self._checkpoint
+            self._checkpoint_state = state
             self._checkpoint = read_checkpoint(path.read_bytes())
         except FileNotFoundError:
             self._set_checkpoint_failing("")  # kubelet makes it with its first grant

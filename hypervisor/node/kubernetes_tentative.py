@@ -12,11 +12,11 @@ from decimal import Decimal
 from hypervisor.allocations import Allocations
 from hypervisor.config import Settings
 from hypervisor.kube.annotations import AnnotationError, Demand
+from hypervisor.kube.demands import Demands, spec_of
 from hypervisor.kube.grants import Grant
 from hypervisor.kube.pod import Pod
 from hypervisor.kube.reconcile import container_of
 from hypervisor.model import AllocationSpec, Compute, DeviceRequest, Inventory, Refusal, Resources
-from hypervisor.node.kubernetes_demands import Demands, spec_of
 from hypervisor.node.kubernetes_grants import GrantStore
 from hypervisor.node.kubernetes_view import Pods
 
@@ -59,7 +59,7 @@ class Tentative:
                 pod,
                 container,
                 demand,
-                inventory.devices,
+                [device.identity for device in inventory.devices],
                 settings=self._settings,
                 held=held | pending.keys(),
                 fits=lambda some: self._allocations.allocate(_with(some, pending), inventory, dry_run=True),

@@ -9,6 +9,7 @@ from hypervisor.config import Settings
 from hypervisor.gpu import GpuReader
 from hypervisor.model import Allocation, Condition, HealthCode, Inventory
 from hypervisor.node.control import Intervals
+from hypervisor.node.declarations import Declarations
 from hypervisor.node.derive import Ratios
 from hypervisor.node.failure import FULL
 from hypervisor.node.journal import Journal
@@ -40,6 +41,7 @@ class Live:
         self._mended = mended
         self.reporter: Reporter | None = None
         self.kubernetes: KubernetesView | None = None
+        self.declarations: Declarations | None = None
 
     @property
     def inventory(self) -> Inventory:
@@ -104,6 +106,8 @@ class Live:
             found.append(failed(HealthCode.JOURNAL_FAILED, self._journal.failed_reason))
         if self.reporter is not None and self.reporter.failing:
             found.append(failed(HealthCode.AGGREGATOR_UNREACHABLE, self.reporter.failing))
+        if self.declarations is not None and self.declarations.failing:
+            found.append(failed(HealthCode.DECLARATION_REJECTED, self.declarations.failing))
         if self.kubernetes is not None:
             found.extend(self.kubernetes.conditions)
         return tuple(found)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import queue
 import re
+import socket
 import threading
 import time
 import uuid
@@ -56,9 +57,9 @@ class FakeApiServer:
         """The server is gone; what it holds stays for the next start()."""
         self.end_watches()
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
+            server, self._server = self._server, None
+            server.shutdown()
+            server.server_close()
 
     def kubeconfig(self, path: Path, *, token_file: Path | None = None) -> Path:
         user = {"tokenFile": str(token_file)} if token_file is not None else {"token": self.token}
@@ -211,6 +212,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(200, event)
 
     def _accepted(self) -> bool:
+        if self.api._server is not self.server:
+            self.close_connection = True  # a connection that was kept is of a server that is gone
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return False
         self.api.requests.append((self.command, self.path))
         if self.headers.get("Authorization") != f"Bearer {self.api.token}":
             self._drain()

@@ -93,6 +93,14 @@ class KubeNode:
         (given,) = self.kubelet.admit(created)
         return created, given
 
+    def clear(self) -> None:
+        """No Pods any more, and nothing of them."""
+        for uid in list(self.api.pods):
+            self.api.delete(uid)
+        for uid in {given.pod_uid for given in self.kubelet.given}:
+            self.kubelet.forget(uid)
+        wait_until(lambda: not self.allocations(), "the end of all allocations")
+
     def allocations(self) -> dict[str, dict]:
         """The allocations of Pods, by Pod UID."""
         items = json.loads(self.daemon.cli("get", "pods", "-o", "json").stdout)["items"]
@@ -113,6 +121,11 @@ class KubeNode:
         """Types of the node's conditions."""
         node = json.loads(self.daemon.cli("get", "nodes", "-o", "json").stdout)["items"][0]
         return {each["type"] for each in node["conditions"]}
+
+
+def settled(allocation: dict) -> dict:
+    """What of an allocation stays while it is in use."""
+    return {key: allocation[key] for key in ("uid", "createdAt", "directory", "phase", "spec")}
 
 
 def host_path(given: Given, container_path: str) -> Path:

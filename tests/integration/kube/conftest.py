@@ -30,12 +30,18 @@ def node(make_node) -> KubeNode:
     return make_node().start()
 
 
-@pytest.fixture(scope="module")
-def shared_node() -> Iterator[KubeNode]:
-    """One for all tests of a module that give back what they took."""
+@pytest.fixture(scope="session")
+def one_node() -> Iterator[KubeNode]:
     with daemons() as make:
         node = KubeNode(make)
         try:
             yield node.start()
         finally:
             node.close()
+
+
+@pytest.fixture
+def shared_node(one_node: KubeNode) -> Iterator[KubeNode]:
+    """One daemon for all tests that don't end it; Pods of a test are gone after it."""
+    yield one_node
+    one_node.clear()

@@ -12,8 +12,8 @@ from hypervisor.kube.pod import Pod
 from hypervisor.model import (
     Allocation,
     AllocationSpec,
-    DeviceObservation,
     DeviceRequest,
+    GpuIdentity,
     IsolationMode,
     Owner,
     OwnerKind,
@@ -64,7 +64,7 @@ def spec_of(
     pod: Pod,
     container: str,
     demand: Demand,
-    devices: Sequence[DeviceObservation],
+    devices: Sequence[GpuIdentity],
     *,
     settings: Settings,
     held: Collection[str],

@@ -1,0 +1,145 @@
+"""Allocations that files of a directory declare, kept as the files say. A file that can't be used changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+import trio
+
+from hypervisor.kube.declared import DeclarationError, read_declarations
+from hypervisor.model import Allocation, AllocationPhase, AllocationSpec, OwnerKind, Refusal
+from hypervisor.node.commands import Commands
+
+log = structlog.get_logger("node")
+LOOK_SECONDS = 2.0
+_SUFFIX = ".toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclarationsStatistics:
+    """Files and what they declare now, and what could not be done at the last look."""
+
+    files: int
+    declared: int
+    failing: int
+
+
+class Declarations:
+    """One directory. For the trio main thread."""
+
+    def __init__(
+        self, directory: Path, *, commands: Commands, allocations: Callable[[], tuple[Allocation, ...]]
+    ) -> None:
+        self._directory = directory
+        self._commands = commands
+        self._allocations = allocations
+        self._files: dict[str, tuple[tuple[int, int, int], tuple[AllocationSpec, ...] | None]] = {}
+        self._failures: dict[str, str] = {}
+
+    @property
+    def failing(self) -> str:
+        """What is wrong, "" for nothing."""
+        return "; ".join(self._failures[key] for key in sorted(self._failures))
+
+    async def run(self) -> None:
+        """Look for ever. Cancel-safe."""
+        while True:
+            await self.step()
+            await trio.sleep(LOOK_SECONDS)
+
+    async def step(self) -> None:
+        """Read what has changed, then do what is missing."""
+        failures: dict[str, str] = {}
+        wanted = self._read(failures)
+        if wanted is not None:
+            await self._bring_about(wanted, failures)
+        for key in sorted(failures):
+            if failures[key] != self._failures.get(key):
+                log.warning("a declaration can't be carried out", reason=failures[key])
+        self._failures = failures
+
+    def statistics(self) -> DeclarationsStatistics:
+        """As of the last look."""
+        return DeclarationsStatistics(
+            files=len(self._files),
+            declared=sum(len(specs or ()) for _, specs in self._files.values()),
+            failing=len(self._failures),
+        )
+
+    def _read(self, failures: dict[str, str]) -> Mapping[str, AllocationSpec] | None:
+        """By id, what is declared; None when the directory can't be read, which says nothing."""
+        try:
+            paths = {path.name: path for path in sorted(self._directory.glob(f"*{_SUFFIX}"))}
+            if not paths:
+                self._directory.stat()  # is it empty, or not there?
+            read = {name: self._read_file(path, failures) for name, path in paths.items()}
+        except OSError as error:
+            failures[""] = f"declarations in {self._directory} can't be read: {error.strerror}"
+            return None
+        self._files = read
+        wanted: dict[str, AllocationSpec] = {}
+        for name, (_, specs) in read.items():
+            for spec in specs or ():
+                if spec.allocation_id in wanted:
+                    other = wanted[spec.allocation_id].owner.name
+                    failures[name] = f"{name}: declares {spec.allocation_id!r}, which {other} declares too"
+                else:
+                    wanted[spec.allocation_id] = spec
+        return wanted
+
+    def _read_file(
+        self, path: Path, failures: dict[str, str]
+    ) -> tuple[tuple[int, int, int], tuple[AllocationSpec, ...] | None]:
+        """What a file says; of one that can't be used, what it said before, None when it never could be."""
+        found = path.stat()
+        state = (found.st_ino, found.st_mtime_ns, found.st_size)
+        before = self._files.get(path.name)
+        if before is not None and before[0] == state and path.name not in self._failures:
+            return before
+        try:
+            return state, read_declarations(path.read_text(encoding="utf-8"), file=path.name)
+        except (DeclarationError, UnicodeDecodeError) as error:
+            failures[path.name] = str(error)
+            return state, before[1] if before is not None else None
+
+    async def _bring_about(self, wanted: Mapping[str, AllocationSpec], failures: dict[str, str]) -> None:
+        ours = {
+            each.spec.allocation_id: each
+            for each in self._allocations()
+            if each.spec.owner.kind is OwnerKind.DECLARED and each.phase is AllocationPhase.ACTIVE
+        }
+        # What a file that never could be read has declared in an earlier life is not known; it is kept.
+        unread = {name for name, (_, specs) in self._files.items() if specs is None}
+        for name, allocation in ours.items():
+            if name not in wanted and allocation.spec.owner.name not in unread:
+                await self._tried(name, failures, self._commands.release, name)
+        for name, spec in wanted.items():
+            held = ours.get(name)
+            if held is None:
+                await self._tried(name, failures, self._allocate, spec)
+            elif held.spec != spec:
+                await self._tried(name, failures, self._change, held, spec)
+
+    async def _allocate(self, spec: AllocationSpec) -> None:
+        await self._commands.allocate(spec, dry_run=False)
+
+    async def _change(self, held: Allocation, spec: AllocationSpec) -> None:
+        """Other figures are put in force; what else differs takes a new allocation."""
+        same_cards = [each.gpu for each in held.spec.devices] == [each.gpu for each in spec.devices]
+        if same_cards and replace(held.spec, devices=spec.devices) == spec:
+            changed = await self._commands.update_limits(spec.allocation_id, spec.devices, None)
+            if changed.spec == spec:
+                return
+        await self._commands.release(spec.allocation_id)
+        await self._commands.allocate(spec, dry_run=False)
+
+    async def _tried(
+        self, name: str, failures: dict[str, str], action: Callable[..., Awaitable[object]], *arguments: object
+    ) -> None:
+        try:
+            await action(*arguments)
+        except Refusal as refusal:
+            failures[f"allocation {name}"] = f"the declared allocation '{name}' is not as it should be: {refusal}"

@@ -1,0 +1,147 @@
+"""The device plugin against kubelet's life: restarts, wiped sockets, dropped streams, odd requests."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import grpc
+import pytest
+
+from hypervisor.kube.indices import resource_names
+from hypervisor.v1 import deviceplugin_v1beta1_pb2 as api
+from hypervisor.v1 import deviceplugin_v1beta1_pb2_grpc as api_grpc
+from tests.daemon_process import wait_until
+from tests.kube_fakes.kubelet import FakeKubelet
+from tests.kube_fakes.node import INDEX_0, KubeNode, host_path, pod, settled
+
+
+def plugin_call(node: KubeNode, *containers: list[str], resource: str = "index-0"):
+    """Allocate as a kubelet of another version may call it."""
+    socket = node.kubelet.plugins / f"tensor-fusion-{resource}.sock"
+    with grpc.insecure_channel(f"unix:{socket}") as channel:
+        return api_grpc.DevicePluginStub(channel).Allocate(
+            api.AllocateRequest(
+                container_requests=[api.ContainerAllocateRequest(devices_ids=each) for each in containers]
+            ),
+            timeout=10,
+        )
+
+
+def test_all_resources_are_registered_once_and_served_before(shared_node: KubeNode) -> None:
+    names = [resource for resource, _ in shared_node.kubelet.registrations]
+    assert sorted(names) == sorted(resource_names())
+    assert all(shared_node.kubelet.allocatable(name) >= 128 for name in names)
+
+
+def test_several_containers_in_one_call(shared_node: KubeNode) -> None:
+    reply = plugin_call(shared_node, ["0-100"], ["0-101", "0-102"])
+    directories = {
+        mount.host_path
+        for answer in reply.container_responses
+        for mount in answer.mounts
+        if mount.host_path.endswith("shm")
+    }
+    assert len(directories) == 2
+    for answer in reply.container_responses:
+        modes = {mount.container_path: mount.read_only for mount in answer.mounts}
+        assert modes == {
+            "/run/tensor-fusion/shm/shm": True,
+            "/run/tensor-fusion/shm/usage": False,
+            "/tensor-fusion-limiter/libcuda_limiter.so": True,
+            "/etc/ld.so.preload": True,
+        }
+        assert answer.envs["TF_SHM_PATH"] == "/run/tensor-fusion/shm/shm"
+        assert answer.envs["TF_ISOLATION_MODE"] == "soft"
+
+
+@pytest.mark.parametrize("ids", [[], ["1-0"], ["0-256"], ["../../etc"], ["0-1", "x" * 100_000]])
+def test_a_foreign_index_is_refused_with_a_reason_and_leaves_nothing(shared_node: KubeNode, ids: list[str]) -> None:
+    directory = shared_node.daemon.base_directory / "by-uid"
+    before = {path.name for path in directory.iterdir()}
+    with pytest.raises(grpc.RpcError) as refused:
+        plugin_call(shared_node, ["0-103"], ids)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "INVALID_ARGUMENT" in refused.value.details()
+    assert {path.name for path in directory.iterdir()} == before
+
+
+def test_kubelet_restarts_twice_quickly_and_has_everything_again(node: KubeNode) -> None:  # 9.3 rows 38, 42, 44
+    node.kubelet.restart()
+    node.kubelet.restart()
+    node.wait_registered()
+    document, given = node.run(pod("after", compute_percent_limit="10", vram_limit="1Gi"))
+    assert node.wait_allocation(document["metadata"]["uid"])["uid"] in str(
+        host_path(given, "/run/tensor-fusion/shm/shm")
+    )
+    # Its directory made anew, with the socket late: a bind mount or a new kubelet root.
+    node.kubelet.stop()
+    shutil.rmtree(node.kubelet.directory)
+    wait_until(lambda: "KubeletUnreachable" in node.conditions(), "the condition")
+    replacement = FakeKubelet(node.kubelet.directory)
+    replacement.refuse_registration = 2
+    node.kubelet = replacement.start()
+    node.wait_registered()
+    wait_until(lambda: "KubeletUnreachable" not in node.conditions(), "the condition to go")
+
+
+def test_a_dropped_stream_is_registered_anew(shared_node: KubeNode) -> None:  # 9.3 row 39
+    kubelet = shared_node.kubelet
+    before = len(kubelet.registrations)
+    kubelet.drop_stream(INDEX_0)
+    wait_until(lambda: kubelet.allocatable(INDEX_0) == 0, "the loss of the stream")
+    wait_until(lambda: kubelet.allocatable(INDEX_0) > 0, "index_0 again")
+    assert [resource for resource, _ in kubelet.registrations[before:]] == [INDEX_0]
+
+
+@pytest.mark.slow
+def test_health_follows_the_node_and_no_list_is_empty(make_node) -> None:
+    node = make_node()
+    node.start()
+    machine = str(node.daemon.machine)
+
+    def fault(*words: str) -> None:
+        command = [sys.executable, "-m", "hypervisor", "sim", "fault", "--machine", machine, *words]
+        subprocess.run(command, check=True, capture_output=True)
+
+    fault("gpu=0,lost")
+    wait_until(lambda: "HEALTH_STATE_LOST" in node.daemon.cli("get", "gpus", "-o", "json").stdout, "the loss")
+    capacity = node.kubelet.capacity(INDEX_0)
+    assert node.kubelet.allocatable(INDEX_0) == capacity
+    for gpu in range(1, 8):
+        fault(f"gpu={gpu},lost")
+    wait_until(lambda: node.kubelet.allocatable(INDEX_0) == 0, "all to be unhealthy")
+    assert node.kubelet.capacity(INDEX_0) == capacity
+    fault("--clear", "all")
+    wait_until(lambda: node.kubelet.allocatable(INDEX_0) == capacity, "health again", 60)
+
+
+def test_without_kubelet_the_daemon_runs_and_says_so(make_node) -> None:
+    node = make_node()
+    node.kubelet.stop()
+    shutil.rmtree(node.kubelet.directory)
+    node.daemon.start().wait_ready()
+    wait_until(lambda: "KubeletUnreachable" in node.conditions(), "the condition")
+    assert not node.kubelet.directory.exists()
+    node.daemon.cli("allocate", "by-hand", "--compute", "10%", "--vram", "1Gi", admin=True)
+    assert node.daemon.stop() == 0
+
+
+def test_the_daemon_restarts_and_its_grants_are_adopted(node: KubeNode) -> None:
+    document, given = node.run(pod("kept", compute_percent_limit="20", vram_limit="1Gi"))
+    uid = document["metadata"]["uid"]
+    before = node.wait_allocation(uid)
+    inode = host_path(given, "/run/tensor-fusion/shm/usage").stat().st_ino
+    # One that kubelet was answered for, and that nobody knows the Pod of yet.
+    late = pod("late", compute_percent_limit="20", vram_limit="1Gi")
+    (late_given,) = node.kubelet.admit(late)
+    node.daemon.kill()
+    node.daemon.start().wait_ready()
+    node.wait_registered()
+    assert settled(node.wait_allocation(uid)) == settled(before)
+    assert host_path(given, "/run/tensor-fusion/shm/usage").stat().st_ino == inode
+    assert host_path(late_given, "/run/tensor-fusion/shm/usage").exists()
+    node.api.create(late)
+    allocation = node.wait_allocation(late["metadata"]["uid"])
+    assert allocation["directory"] == str(host_path(late_given, "/run/tensor-fusion/shm/shm").parent)

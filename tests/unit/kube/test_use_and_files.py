@@ -1,0 +1,177 @@
+"""Cards in other hands, CDI files, declarations: pure parts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hypervisor.kube.answers import HostFiles, Injection, answer
+from hypervisor.kube.cdi import cdi_files
+from hypervisor.kube.cgroups import Residence
+from hypervisor.kube.checkpoint import Assignment
+from hypervisor.kube.declared import DeclarationError, read_declarations
+from hypervisor.kube.foreign import foreign_uses, overlaid
+from hypervisor.kube.pod import Pod
+from hypervisor.model import HealthCode, IsolationMode, Partition, ProcessOnGpu
+from tests import node_values as v
+
+POD = Pod(uid="u1", namespace="ns", name="p", node="n")
+FILES = HostFiles(limiter="/host/lib.so", preload="/host/preload")
+
+
+def inventory(*processes: ProcessOnGpu):
+    return v.inventory(v.device(0, readings=v.readings(processes=processes)), v.device(1))
+
+
+def process(pid: int) -> ProcessOnGpu:
+    return ProcessOnGpu(pid=pid, memory_bytes=v.GIB, busy_ratio=None)
+
+
+def uses(found, *, assignments=(), residences=None, granted=None, our_pids=frozenset(), pods=None):
+    return foreign_uses(
+        found,
+        assignments=assignments,
+        pods=pods if pods is not None else {"u1": POD},
+        granted=granted or {},
+        residences=residences or {},
+        our_pids=our_pids,
+    )
+
+
+@pytest.mark.parametrize(
+    ("resource", "device_id", "used_by"),
+    [
+        ("nvidia.com/gpu", v.uuid(1), "nvidia-device-plugin"),
+        ("nvidia.com/gpu", v.uuid(1).lower(), "nvidia-device-plugin"),
+        ("nvidia.com/gpu", f"{v.uuid(1)}-3", "3rd-party-device-plugin"),
+        ("nvidia.com/gpu.shared", f"{v.uuid(1)}::2", "3rd-party-device-plugin"),
+        ("nvidia.com/gpu", "nvidia1", "nvidia-device-plugin"),
+    ],
+)
+def test_other_plugins(resource: str, device_id: str, used_by: str) -> None:
+    assignment = Assignment(
+        resource=resource, device_ids=(device_id,), container="c", namespace="ns", pod_name="native"
+    )
+    found, _ = uses(inventory(), assignments=[assignment])
+    assert {uuid: use.used_by for uuid, use in found.items()} == {v.uuid(1): used_by}
+    held = overlaid(inventory(), found).devices[1]
+    assert [each.code for each in held.conditions] == [HealthCode.FOREIGN_USE]
+    assert overlaid(inventory(), {}) == inventory()
+
+
+def test_what_an_ended_pod_had_is_free() -> None:
+    assignment = Assignment(
+        resource="nvidia.com/gpu", device_ids=(v.uuid(1),), container="c", namespace="ns", pod_name="p"
+    )
+    assert uses(inventory(), assignments=[assignment], pods={"u1": replace(POD, ended=True)})[0] == {}
+    assert uses(inventory(), assignments=[replace(assignment, resource="tensor-fusion.ai/index_0")])[0] == {}
+
+
+def test_processes_are_ours_foreign_unknown_or_nobodys() -> None:
+    found = inventory(process(7))
+    in_pod = {7: Residence(pod_uid="u1", container_id="c")}
+    assert uses(found, residences=in_pod, our_pids=frozenset({7}))[0] == {}
+    assert uses(found, residences=in_pod, granted={"u1": frozenset({v.uuid(0)})})[0] == {}
+    foreign, strays = uses(found, residences=in_pod)
+    assert foreign[v.uuid(0)].used_by == "unmanaged-pod"
+    assert strays == ()
+    _, strays = uses(found, residences=in_pod, granted={"u1": frozenset({v.uuid(1)})})
+    assert [(each.pid, each.gpu_uuid) for each in strays] == [(7, v.uuid(0))]
+    assert uses(found, residences={7: Residence()})[0] == {}, "a process of no Pod makes no card foreign"
+    assert uses(found, residences={})[0] == {}, "it has ended"
+
+
+@pytest.mark.parametrize("hidden", [None, Residence(hidden=True)])
+def test_unknown_use_holds_new_grants_with_the_reason(hidden) -> None:  # 9.4 row 69
+    found, _ = uses(inventory(process(7)), residences={7: hidden})
+    held = overlaid(inventory(), found).devices[0]
+    assert [each.code for each in held.conditions] == [HealthCode.USE_UNKNOWN]
+    assert held.vram_bytes == inventory().devices[0].vram_bytes
+
+
+def test_a_foreign_card_is_foreign_with_its_instances() -> None:
+    part = Partition(parent_uuid=v.uuid(0), gpu_instance_id=3, compute_instance_id=0, profile="1g.10gb")
+    instance = v.device(1)
+    instance = replace(instance, identity=replace(instance.identity, partition=part))
+    both = v.inventory(v.device(0), instance)
+    card = Assignment(resource="nvidia.com/gpu", device_ids=(v.uuid(0),), container="c", pod_uid="x")
+    found, _ = uses(both, assignments=[card])
+    assert all(device.conditions for device in overlaid(both, found).devices)
+    gke = Assignment(resource="nvidia.com/gpu", device_ids=("nvidia0/gi3",), container="c", pod_uid="x")
+    found, _ = uses(both, assignments=[gke])
+    assert [bool(device.conditions) for device in overlaid(both, found).devices] == [False, True]
+
+
+def test_answers_by_injection() -> None:
+    card = v.device(0).identity
+    there = ("/dev/nvidia0", "/dev/nvidiactl")
+
+    def made(injection: Injection, isolation: IsolationMode | None = None):
+        return answer(
+            "/base/g",
+            replace(FILES, injection=injection),
+            cards=[card],
+            isolation=isolation,
+            chosen=True,
+            existing_nodes=there,
+        )
+
+    by_environment = made(Injection.ENVIRONMENT)
+    assert dict(by_environment.environment)["NVIDIA_VISIBLE_DEVICES"] == card.uuid
+    assert by_environment.nodes == there
+    assert made(Injection.CDI).cdi_devices == (f"tensor-fusion.ai/gpu={card.uuid}",)
+    assert made(Injection.CDI).nodes == ()
+    assert "NVIDIA_VISIBLE_DEVICES" not in dict(made(Injection.NODES).environment)
+    paths = [mount.container_path for mount in made(Injection.NODES, IsolationMode.SHARED).mounts]
+    assert "/etc/ld.so.preload" not in paths
+
+
+def test_cdi_files_change_with_the_driver_and_go_with_the_last_allocation() -> None:
+    cards = [v.device(0).identity]
+
+    def made(allocations=(), driver: str = "580.65"):
+        return cdi_files(cards, allocations, FILES, driver_version=driver, existing_nodes=("/dev/nvidia0",))
+
+    plain = made()
+    assert set(plain) == {"tensor-fusion.json"}
+    document = json.loads(plain["tensor-fusion.json"])
+    assert document["kind"] == "tensor-fusion.ai/gpu"
+    assert document["devices"][0]["containerEdits"]["deviceNodes"] == [{"path": "/dev/nvidia0"}]
+    assert made() == plain
+    assert made(driver="581.00") != plain
+    limited = json.loads(made([v.allocation("a")])["tensor-fusion-allocations.json"])
+    (device,) = limited["devices"]
+    assert {mount["containerPath"] for mount in device["containerEdits"]["mounts"]} == {
+        "/run/tensor-fusion/shm/shm",
+        "/run/tensor-fusion/shm/usage",
+        "/tensor-fusion-limiter/libcuda_limiter.so",
+        "/etc/ld.so.preload",
+    }
+
+
+def test_declarations() -> None:
+    text = '[[allocations]]\nname = "a"\ngpu = "0"\ncompute = "40%"\nvram = "8Gi"\n'
+    text += '[[allocations]]\nname = "b"\ncount = 2'
+    first, second = read_declarations(text, file="x.toml")
+    assert first.devices[0].limits.vram_bytes == 8 * v.GIB
+    assert (first.owner.name, len(second.devices)) == ("x.toml", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[allocations", "is not TOML"),
+        ('[[allocations]]\nname = "a"\ncompute = "lots"', "'lots'"),
+        ('[[allocations]]\nname = "a"\nmemory = "1Gi"', "memory"),
+        ('[[allocations]]\nname = "../a"', "name"),
+        ('[[allocations]]\nname = "a"\n[[allocations]]\nname = "a"', "twice"),
+        ('[[allocations]]\nname = "a"\ngpu = "0"\ncount = 2', "count says 2"),
+        ('[[workers]]\nname = "w"\nallocation = "a"\ncommand = ["x"]', "can't start workers"),
+    ],
+)
+def test_a_wrong_declaration_is_quoted(text: str, words: str) -> None:
+    with pytest.raises(DeclarationError, match=words) as refused:
+        read_declarations(text, file="x.toml")
+    assert "x.toml" in str(refused.value)
