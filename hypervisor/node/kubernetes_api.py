@@ -115,6 +115,8 @@ class KubernetesApi:
                     try:
                         change = _change(text) if text and failure is None else None
                     except ApiFailure as error:
+                        if not error.code:
+                            raise
                         failure = error  # the server ends the stream after it, and the client reads it to its end
                         continue
                     if change is not None:

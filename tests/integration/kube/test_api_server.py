@@ -151,6 +151,7 @@ def test_a_change_takes_less_than_a_millisecond_of_requests_and_none_is_made_whi
     follower.follow(check)
 
 
+@pytest.mark.slow
 def test_an_outage_changes_nothing_for_pods_that_run(make_node) -> None:
     node: KubeNode = make_node().start()
     document, _ = node.run(pod("running", **GOOD))

@@ -117,6 +117,7 @@ def test_health_follows_the_node_and_no_list_is_empty(make_node) -> None:
     wait_until(lambda: node.kubelet.allocatable(INDEX_0) == capacity, "health again", 60)
 
 
+@pytest.mark.slow
 def test_without_kubelet_the_daemon_runs_and_says_so(make_node) -> None:
     node = make_node()
     node.kubelet.stop()

@@ -6,6 +6,8 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from hypervisor.limits import ShmFile
 from tests.daemon_process import wait_until
 from tests.kube_fakes.kubelet import Given
@@ -145,6 +147,7 @@ def test_modes_never_share_a_card_and_shared_is_a_whole_one(shared_node: KubeNod
     assert len(cards | {soft_card}) == 3
 
 
+@pytest.mark.slow
 def test_a_static_node_has_one_mode(make_node) -> None:
     node = make_node("--isolation-policy", "static", "--isolation-mode", "soft").start()
     document, _ = node.run(pod("shared", isolation="shared"))

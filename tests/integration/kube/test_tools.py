@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import grpc
+import pytest
 import yaml
 
 from hypervisor.v1 import podresources_v1_pb2 as api
@@ -46,6 +47,7 @@ def test_dry_run_says_what_would_be_and_why_not(shared_node: KubeNode, tmp_path:
     assert shared_node.allocations() == {}
 
 
+@pytest.mark.slow
 def test_proxy_cdi_and_declarations(make_node, tmp_path: Path) -> None:
     declared = tmp_path / "allocations.d"
     declared.mkdir()
