@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from collections.abc import Callable, Mapping
 
 from google.protobuf.message import DecodeError
@@ -18,6 +19,7 @@ from hypervisor.v1 import node_pb2
 
 TIMEOUT_SECONDS = 15.0
 NOTICE_SECONDS = 2.0
+_ASK_AGAIN_SECONDS = 0.01
 
 
 class OwnerUnreachable(Exception):  # noqa: N818 - it is an answer, not a fault
@@ -84,7 +86,7 @@ def _exchange(path: str, frame: bytes, timeout: float, on_wait: Callable[[], Non
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         try:
-            connection.connect(path)
+            _connect(connection, path, until=time.monotonic() + timeout)
             _send(connection, frame)
             if on_wait is not None and not select.select([connection], [], [], min(NOTICE_SECONDS, timeout))[0]:
                 on_wait()
@@ -96,6 +98,19 @@ def _exchange(path: str, frame: bytes, timeout: float, on_wait: Callable[[], Non
             raise OwnerBusy("it has no room for one more connection") from error
         except OSError as error:
             raise OwnerUnreachable(error.strerror or str(error)) from error
+
+
+def _connect(connection: socket.socket, path: str, *, until: float) -> None:
+    """A unix socket whose queue is full refuses at once, also with a timeout: it is asked again until then."""
+    while True:
+        try:
+            connection.connect(path)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_ASK_AGAIN_SECONDS)
+        else:
+            return
 
 
 def _send(connection: socket.socket, frame: bytes) -> None:

@@ -26,7 +26,7 @@ ANSWER_SECONDS = 10.0
 FIRST_BYTE_SECONDS = 1.0  # a client of ours has its request ready before it connects
 MAX_CONNECTIONS = 256
 MAX_CONNECTIONS_OF_A_USER = 64
-_BACKLOG = 128
+_BACKLOG = 1024
 
 
 async def serve_owners(

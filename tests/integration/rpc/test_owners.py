@@ -208,6 +208,17 @@ def test_a_busy_daemon_says_so(tmp_path: Path) -> None:
     run(body)
 
 
+def test_a_full_queue_is_asked_again_and_called_busy(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/full.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as full:
+        full.bind(address.removeprefix("unix:"))
+        full.listen(0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as first:
+            first.connect(address.removeprefix("unix:"))
+            with pytest.raises(owner_client.OwnerBusy, match="no room"):
+                allocate_for_self(address, builders.make_spec(), timeout=0.1)
+
+
 def test_who_waits_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_client, "NOTICE_SECONDS", 0.05)
     told = []
