@@ -204,3 +204,12 @@ def test_a_hang_of_one_card_delays_no_other_output_by_more_than_a_second(own: No
     assert worst_answer < 1.0
     # A reading comes each second in any case; the rest is a machine that is shared.
     assert worst_age - 1.0 < 1.5, worst_age
+
+
+def test_a_node_waits_for_the_validation_of_its_toolkit(own: Node) -> None:
+    folder = own.root / "run/nvidia/validations"
+    folder.mkdir(parents=True)
+    wait_until(lambda: own.daemon.get("/readyz")[0] == 503, "the node to wait")
+    assert "waiting for toolkit validation" in own.daemon.get("/readyz")[1]
+    (folder / "toolkit-ready").touch()
+    wait_until(lambda: own.daemon.get("/readyz")[0] == 200, "the node to be ready")
