@@ -16,7 +16,7 @@ _REASONS = {
     MessageCode.ABI_MISMATCH: (EventType.WARNING, "LimiterMismatch"),
     MessageCode.UNKNOWN_POINTER: (EventType.WARNING, "UnknownMemoryFreed"),
     MessageCode.LEDGER_HEALED: (EventType.NORMAL, "LedgerHealed"),
-    MessageCode.EXPORT_TABLE: (EventType.WARNING, "DriverTableUsed"),
+    MessageCode.EXPORT_TABLE: (EventType.NORMAL, "DriverTableUsed"),
     MessageCode.INTERNAL: (EventType.WARNING, "LimiterFailed"),
 }
 

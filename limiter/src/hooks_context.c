@@ -24,6 +24,19 @@ HV_WRAP(cuInit, (unsigned int flags))
     return HV_REAL(cuInit)(flags);
 }
 
+/* Functions of a private table are not wrapped, and NVIDIA's own runtime takes
+ * some in every program; the daemon hears of it once a process. */
+HV_WRAP(cuGetExportTable, (const void **table, const CUuuid *id))
+{
+    CUresult result = HV_REAL(cuGetExportTable)(table, id);
+    if (result != CUDA_SUCCESS || hv_attach() != HV_ATTACH_DONE)
+        return result;
+    struct hv_process *process = hv_process();
+    if (process != NULL && hv_add_acq_rel_32(&process->told_of_tables, 1) == 0)
+        hv_tell(HV_MESSAGE_EXPORT_TABLE, "the driver handed out a private table of functions, which the limiter doesn't see");
+    return result;
+}
+
 /* ---- making and destroying ---- */
 
 static void remember_context(struct hv_process *process, CUcontext context, CUdevice ordinal)

@@ -24,7 +24,7 @@ LIMITER = ROOT / "hypervisor" / "native" / "libcuda_limiter.so"
 QUERIES = ROOT / "simulator" / "cudart" / "queries"
 HOOKS = set(re.findall(r"^HV_HOOK\(CUDA, (\w+)\)", (ROOT / "limiter/src/hooks.def").read_text(), re.MULTILINE))
 REASONS = {
-    "query", "address", "copy", "stream", "graph", "imported", "overhead", "graphics", "debugger", "private"
+    "query", "address", "copy", "stream", "graph", "imported", "overhead", "graphics", "debugger"
 }  # fmt: skip
 SECONDS = 120
 

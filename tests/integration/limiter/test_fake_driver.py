@@ -11,6 +11,7 @@ from tests.integration.limiter.conftest import GIB, MIB, Pod
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 OUT_OF_MEMORY = 2
+EXPORT_TABLE = 6  # enum hv_message_code
 
 
 @pytest.fixture
@@ -130,3 +131,27 @@ def test_threads_that_allocate_small_amounts_leave_the_ledger_even(fake: Callabl
             thread.join()
         tell([memory()[0], alloc(8 * GIB)[0]])
     """) == [8 * GIB, 0]
+
+
+def test_a_private_table_is_told_of_once_a_process(fake: Callable[[str], object], pod: Pod) -> None:
+    """What its functions do no wrapper sees; the driver's answer is passed on, and a child of fork is told of too."""
+    source = """
+        table = ctypes.c_void_p()
+        def ask(first):
+            return call("cuGetExportTable", ctypes.byref(table), bytes([first]) * 16)
+        start()
+        answers = [ask(2)]
+        if ASKED:
+            answers += [ask(1), ask(1), table.value is not None]
+            child = os.fork()
+            if child == 0:
+                os._exit(ask(1))
+            answers.append(os.waitpid(child, 0)[1])
+        tell(answers)
+    """
+    assert fake(source.replace("ASKED", "False")) == [1]
+    assert pod.files.show()["messages"] == []
+    assert fake(source.replace("ASKED", "True")) == [1, 0, 0, True, 0]
+    messages = pod.files.show()["messages"]
+    assert [message["code"] for message in messages] == [EXPORT_TABLE] * 2
+    assert "private table" in messages[0]["text"]
