@@ -49,6 +49,20 @@ def test_tables_fit_and_say_where(aggregator: AggregatorProcess) -> None:
     assert "GPU/GPU-rack-a-3" in run(aggregator, "get", "events", "-o", "wide")
 
 
+def test_an_empty_list_says_why(tmp_path: Path) -> None:
+    process = AggregatorProcess(tmp_path)
+    process.start()
+    try:
+        for kind in ("gpus", "nodes"):
+            done = subprocess.run(
+                [*PROGRAM, "get", kind, "--server", process.unix], capture_output=True, text=True, timeout=30
+            )
+            assert (done.returncode, done.stdout) == (0, "")
+            assert done.stderr.startswith(f"no {kind}: no node has reported yet; start daemons with --report-to")
+    finally:
+        process.close()
+
+
 def test_json_is_the_protos(aggregator: AggregatorProcess) -> None:
     found = json.loads(run(aggregator, "get", "gpus", "gpu-rack-a-3", "-o", "json"))
     items = found.get("items", [found])
