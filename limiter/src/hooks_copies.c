@@ -44,6 +44,22 @@
          (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height, CUstream stream),                    \
          (to, pitch, value, width, height, stream), width *height *(bits / 8), stream, true)
 
+/* As they were before 3.2, with addresses and sizes of 32 bits. */
+#define MEMSETS_BEFORE_3_2(bits, type)                                                                                \
+    COPY(cuMemsetD##bits, (CUdeviceptr_v1 to, type value, unsigned int count), (to, value, count),                      \
+         (uint64_t)count *(bits / 8), NULL, false)                                                                    \
+    COPY(cuMemsetD2D##bits,                                                                                           \
+         (CUdeviceptr_v1 to, unsigned int pitch, type value, unsigned int width, unsigned int height),                  \
+         (to, pitch, value, width, height), (uint64_t)width *height *(bits / 8), NULL, false)
+
+MEMSETS_BEFORE_3_2(8, unsigned char)
+MEMSETS_BEFORE_3_2(16, unsigned short)
+MEMSETS_BEFORE_3_2(32, unsigned int)
+
+COPY(cuMemcpyDtoD, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes), (to, from, bytes), bytes, NULL, false)
+COPY(cuMemcpyDtoDAsync, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream),
+     (to, from, bytes, stream), bytes, stream, false)
+
 MEMSETS(8, unsigned char)
 MEMSETS(16, unsigned short)
 MEMSETS(32, unsigned int)
