@@ -186,3 +186,24 @@ def test_pids_of_the_host_are_told_as_the_pod_has_them(pod: Pod) -> None:
         itself, seen = pod.ask(listing)
         # Its entry by the host's pid is told; the one that has its pid by chance is not.
         assert seen == sorted([inside, itself])
+
+
+def test_accounting_tells_of_the_pod_s_processes_only(pod: Pod) -> None:
+    """Of those that have ended nobody knows whose they were, so they are not told of either."""
+    holder = "start(); alloc(100 * MIB); tell(os.getpid()); sys.stdin.readline()"
+    listing = (
+        NVML
+        + """
+        start()
+        handle = n.nvmlDeviceGetHandleByIndex(0)
+        tell([os.getpid(), sorted(n.nvmlDeviceGetAccountingPids(handle))])
+    """
+    )
+    switch = NVML + "\n        tell(n.nvmlDeviceSetAccountingMode(n.nvmlDeviceGetHandleByIndex(0), 1))\n"
+    assert pod.ask(switch, limited=False) is None
+    with pod.running(holder) as ours, pod.running(holder, limited=False) as others:
+        inside, outside = heard(ours), heard(others)
+        ended, _ = pod.ask(listing)
+        itself, seen = pod.ask(listing)
+        assert seen == sorted([inside, itself])
+        assert {inside, outside, ended, itself} <= set(pod.ask(listing, limited=False)[1])
