@@ -15,13 +15,13 @@ EXPORT_TABLE = 6  # enum hv_message_code
 
 
 @pytest.fixture
-def fake(pod: Pod, build: Callable[..., Path], tmp_path: Path) -> Callable[[str], object]:
+def fake(pod: Pod, build: Callable[..., Path], tmp_path: Path) -> Callable[..., object]:
     """Runs a program on the driver of limiter/tests/fake_driver.c, limited to 1 GiB."""
     library = build("libcuda.so.1", "fake_driver.c", flags=("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"))
     pod.files.run("make", UUID, GIB, 1_000_000)
 
-    def ask(source: str) -> object:
-        return pod.ask(source, LD_LIBRARY_PATH=str(library.parent))
+    def ask(source: str, **variables: str) -> object:
+        return pod.ask(source, LD_LIBRARY_PATH=str(library.parent), **variables)
 
     return ask
 
@@ -155,3 +155,19 @@ def test_a_private_table_is_told_of_once_a_process(fake: Callable[[str], object]
     messages = pod.files.show()["messages"]
     assert [message["code"] for message in messages] == [EXPORT_TABLE] * 2
     assert "private table" in messages[0]["text"]
+
+
+@pytest.mark.parametrize(("order", "totals"), [("FASTEST_FIRST", [1024, 0]), ("PCI_BUS_ID", [0, 1024])])
+def test_a_limit_follows_the_uuid_in_every_order_of_devices(
+    fake: Callable[..., object], order: str, totals: list[int]
+) -> None:
+    """The limiter works no order out: it asks the driver who has a number."""
+    source = """
+        must("cuInit", 0)
+        totals, total = [], ctypes.c_size_t()
+        for device in range(2):
+            must("cuDeviceTotalMem_v2", ctypes.byref(total), device)
+            totals.append(total.value // MIB)
+        tell(totals)
+    """
+    assert fake(source, CUDA_DEVICE_ORDER=order) == totals
