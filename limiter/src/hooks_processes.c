@@ -159,3 +159,32 @@ HV_WRAP(nvmlDeviceGetAccountingPids, (nvmlDevice_t device, unsigned int *count, 
 {
     return filtered(HV_REAL(nvmlDeviceGetAccountingPids)(device, count, pids), (unsigned char *)pids, count, pid_rows);
 }
+
+/* The driver's pid of a process that the Pod knows by this one, first of all in
+ * this PID namespace; 0: the Pod has none. */
+static uint32_t pid_for_driver(uint32_t pid)
+{
+    const struct hv_slot_table *slots = &hv_files()->slots;
+    struct hv_os_process self;
+    uint64_t elsewhere = 0;
+    hv_os_this_process(&self);
+    for (uint32_t i = 0; i < HV_PROCESS_SLOTS; i++) {
+        if (!is_live(slots, i))
+            continue;
+        uint64_t owner = hv_load_relaxed(&hv_slot_at(slots, i)->owner);
+        uint64_t host_pid = hv_load_relaxed(&hv_slot_at(slots, i)->host_pid);
+        if (owner == hv_slot_owner(self.pid_namespace, pid))
+            return host_pid != 0 ? (uint32_t)host_pid : pid; /* pids have 32 bits */
+        if ((uint32_t)owner == pid) /* its low half is the pid */
+            elsewhere = host_pid;
+    }
+    return (uint32_t)elsewhere;
+}
+
+HV_WRAP(nvmlDeviceGetAccountingStats, (nvmlDevice_t device, unsigned int pid, void *told))
+{
+    uint32_t asked = hv_attach() == HV_ATTACH_DONE ? pid_for_driver(pid) : pid;
+    if (asked == 0)
+        return NVML_ERROR_NOT_FOUND;
+    return HV_REAL(nvmlDeviceGetAccountingStats)(device, asked, told);
+}

@@ -10,6 +10,7 @@ from hypervisor.simulation import machine as machines
 from hypervisor.simulation.profiles import load_description
 from tests.integration.limiter.conftest import GIB, MIB, Files, Pod, heard
 
+NOT_FOUND = 6  # nvmlReturn_t
 SCALE_UTILIZATION = 8  # enum hv_device_flags
 NVML = """
         import pynvml as n
@@ -207,3 +208,27 @@ def test_accounting_tells_of_the_pod_s_processes_only(pod: Pod) -> None:
         itself, seen = pod.ask(listing)
         assert seen == sorted([inside, itself])
         assert {inside, outside, ended, itself} <= set(pod.ask(listing, limited=False)[1])
+
+
+def test_accounts_are_told_of_the_pod_s_processes_and_by_its_pids(pod: Pod) -> None:
+    """An account of a process of others is not found; the host's pid of one of the Pod's is the daemon's to know."""
+    holder = "start(); alloc(MEGABYTES * MIB); tell(os.getpid()); sys.stdin.readline()"
+    asking = (
+        NVML
+        + """
+        start()
+        handle = n.nvmlDeviceGetHandleByIndex(0)
+        accounts = [answer(n.nvmlDeviceGetAccountingStats, handle, pid) for pid in PIDS]
+        tell([one if type(one) is int else one.maxMemoryUsage // MIB for one in accounts])
+    """
+    )
+    pod.ask(NVML + "\n        tell(n.nvmlDeviceSetAccountingMode(n.nvmlDeviceGetHandleByIndex(0), 1))\n", limited=False)
+    context = pod.gpu()["memory"]["context_bytes"] // MIB
+    few, many = holder.replace("MEGABYTES", "100"), holder.replace("MEGABYTES", "200")
+    with pod.running(few) as ours, pod.running(many, limited=False) as others:
+        inside, outside = heard(ours), heard(others)
+        source = asking.replace("PIDS", repr([inside, outside]))
+        assert pod.ask(source) == [context + 100, NOT_FOUND]
+        assert pod.ask(source, limited=False) == [context + 100, context + 200]
+        pod.files.run("host-pid", outside)
+        assert pod.ask(source) == [context + 200, NOT_FOUND]
