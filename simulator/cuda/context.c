@@ -25,6 +25,18 @@ static uint32_t mps_limit(const struct sim_gpu_info *info, uint32_t sms, uint32_
     return wanted && wanted < limit ? wanted : limit;
 }
 
+/* The reserved handle stands for each primary context of the device in turn, as a real driver's does. */
+CUcontext sim_primary_handle(uint32_t device)
+{
+    pthread_mutex_lock(&sim_driver.making);
+    CUcontext *reserved = &sim_driver.primary_reserved[device];
+    if (!*reserved)
+        *reserved = sim_context_valid(sim_driver.primary[device]) ? sim_driver.primary[device] : calloc(1, sizeof **reserved);
+    CUcontext handle = *reserved;
+    pthread_mutex_unlock(&sim_driver.making);
+    return handle;
+}
+
 /* A green context is a part of the primary one's SMs and costs no memory of its own. */
 static CUresult create(uint32_t device, uint32_t flags, uint32_t primary, uint32_t green, uint32_t sm_limit, CUcontext *out)
 {
@@ -36,7 +48,8 @@ static CUresult create(uint32_t device, uint32_t flags, uint32_t primary, uint32
     int status = green ? SIM_OK : sim_charge_context(machine, gpu, sim_driver.process);
     if (status != SIM_OK)
         return status == SIM_GPU_GONE ? CUDA_ERROR_UNKNOWN : sim_result(status);
-    CUcontext context = calloc(1, sizeof *context);
+    CUcontext reserved = primary ? sim_driver.primary_reserved[device] : NULL;
+    CUcontext context = reserved ? memset(reserved, 0, sizeof *reserved) : calloc(1, sizeof *context);
     if (!context) {
         if (!green)
             sim_refund_context(machine, gpu, sim_driver.process);
@@ -57,7 +70,10 @@ static CUresult create(uint32_t device, uint32_t flags, uint32_t primary, uint32
     if (result != CUDA_SUCCESS) {
         if (!green)
             sim_refund_context(machine, gpu, sim_driver.process);
-        free(context);
+        if (reserved)
+            context->kind = HANDLE_DEAD;
+        else
+            free(context);
         return result;
     }
     sim_lock_driver();
@@ -269,12 +285,24 @@ SIM_EXPORTED CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext context) { ENTER(); 
 SIM_EXPORTED CUresult CUDAAPI cuCtxPopCurrent(CUcontext *context) { ENTER(); return pop_context(context); }
 SIM_EXPORTED CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext *context) { ENTER(); return pop_context(context); }
 
+/* A reserved handle that is made current becomes its device's primary context now, which is when it starts to cost. */
+static CUresult wake(CUcontext context)
+{
+    for (uint32_t device = 0; context && device < sim_driver.device_count; device++)
+        if (sim_driver.primary_reserved[device] == context) {
+            CUcontext made;
+            return sim_primary_context(device, &made);
+        }
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 SIM_EXPORTED CUresult CUDAAPI cuCtxSetCurrent(CUcontext context)
 {
     ENTER();
     struct thread_state *thread = sim_thread();
-    if (context && !sim_context_valid(context))
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    CUresult awake = context && !sim_context_valid(context) ? wake(context) : CUDA_SUCCESS;
+    if (awake != CUDA_SUCCESS)
+        return awake;
     if (!context) {
         thread->depth -= thread->depth != 0;
         return CUDA_SUCCESS;

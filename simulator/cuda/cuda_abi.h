@@ -204,6 +204,7 @@ typedef union CUstreamBatchMemOpParams_union {
 } CUstreamBatchMemOpParams;
 typedef unsigned long long CUtexObject;
 typedef CUtexObject CUsurfObject;
+typedef struct CUtexref_st *CUtexref;
 typedef struct CUDA_RESOURCE_DESC_st { unsigned int resType; union { CUarray array; CUmipmappedArray mipmapped; CUdeviceptr address; int reserved[32]; } res; unsigned int flags; } CUDA_RESOURCE_DESC;
 typedef struct CUDA_TEXTURE_DESC_st { int words[26]; } CUDA_TEXTURE_DESC;
 typedef struct CUDA_RESOURCE_VIEW_DESC_st { unsigned int format; size_t width, height, depth; unsigned int levels[4], reserved[16]; } CUDA_RESOURCE_VIEW_DESC;

@@ -10,7 +10,7 @@
 #define MAX_THREAD_STREAMS 8
 
 /* Handles start with a word that says what they are; a destroyed one keeps its memory and loses the word. */
-enum handle_kind { HANDLE_DEAD = 0, HANDLE_CONTEXT = 0x43545831, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_POOL, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC, HANDLE_ARRAY, HANDLE_USER_OBJECT, HANDLE_TEXTURE, HANDLE_EXTERNAL, HANDLE_GREEN };
+enum handle_kind { HANDLE_DEAD = 0, HANDLE_CONTEXT = 0x43545831, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_POOL, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC, HANDLE_ARRAY, HANDLE_USER_OBJECT, HANDLE_TEXTURE, HANDLE_EXTERNAL, HANDLE_GREEN, HANDLE_TEXTURE_REFERENCE };
 
 struct CUctx_st {
     uint32_t kind;
@@ -89,6 +89,16 @@ struct CUmod_st {
     char **names;              /* functions listed in a text image; NULL: any name is taken */
     size_t name_count;
     struct global *globals;    /* variables that the image has */
+    CUtexref textures;         /* references that were asked for */
+};
+
+struct CUtexref_st {
+    uint32_t kind;
+    CUarray_format format;
+    int channels;
+    CUdeviceptr address;       /* 0: bound to nothing */
+    CUtexref next;             /* of the module */
+    char name[];
 };
 
 struct CUmemPoolHandle_st {
@@ -137,6 +147,7 @@ struct driver {
     struct sim_mig_device instance;
     CUcontext primary[SIM_MAX_GPUS];
     uint32_t primary_references[SIM_MAX_GPUS];
+    CUcontext primary_reserved[SIM_MAX_GPUS]; /* handles given out before their context was made */
     uint32_t primary_flags[SIM_MAX_GPUS];
     CUcontext contexts;
     CUmemoryPool default_pool[SIM_MAX_GPUS], current_pool[SIM_MAX_GPUS];
@@ -199,7 +210,11 @@ void sim_choose_devices(struct driver *driver);
 uint32_t sim_sm_count(uint32_t gpu);     /* SMs that a program has of a GPU: all, or its instance's */
 uint64_t sim_total_memory(uint32_t gpu); /* bytes, likewise, without what the driver keeps for itself */
 
+/* driver_version.c; hidden, so that it is bound when the library is linked and by nothing that is loaded later */
+extern const void *sim_private_table(const CUuuid *id) __attribute__((weak, visibility("hidden")));
+
 /* context.c */
+CUcontext sim_primary_handle(uint32_t device); /* what the primary context is or will be; makes no context. NULL: no memory */
 CUcontext sim_current_context(void);
 int sim_context_valid(CUcontext context);
 CUresult sim_primary_context(uint32_t device, CUcontext *out); /* made when there is none; counts no reference */
@@ -301,6 +316,10 @@ int sim_globals_of_text(CUmodule module, const char *text);     /* 0: no memory 
 int sim_globals_of_object(CUmodule module, const void *image);
 void sim_globals_drop(CUmodule module);
 CUresult sim_module_global(CUmodule module, const char *name, CUdeviceptr *address, size_t *size);
+
+/* texture_reference.c */
+int sim_textures_of_text(CUmodule module, const char *text);    /* 0: no memory */
+void sim_textures_drop(CUmodule module);
 
 /* module.c */
 CUresult sim_module_function(CUmodule module, const char *name, CUfunction *out);

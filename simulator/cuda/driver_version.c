@@ -77,12 +77,15 @@ SIM_EXPORTED CUresult CUDAAPI cuDriverGetVersion(int *version)
     return CUDA_SUCCESS;
 }
 
-/* Tables private to the vendor's own libraries: none of them is imitated. */
+/* Tables private to the vendor's own libraries: none of them is imitated. A test of a program with an old runtime links
+ * a definition of sim_private_table into a driver of its own; without one the name is NULL here, and stays so. */
 SIM_EXPORTED CUresult CUDAAPI cuGetExportTable(const void **table, const CUuuid *id)
 {
-    (void)table;
-    (void)id;
-    return CUDA_ERROR_INVALID_VALUE;
+    const void *found = sim_private_table && table && id ? sim_private_table(id) : NULL;
+    if (!found)
+        return CUDA_ERROR_INVALID_VALUE;
+    *table = found;
+    return CUDA_SUCCESS;
 }
 
 static const struct { int code; const char *name, *text; } errors[] = {

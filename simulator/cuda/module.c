@@ -73,8 +73,9 @@ static CUresult load(const void *image, CUcontext context, uint32_t is_library, 
     module->kind = HANDLE_MODULE;
     module->context = context;
     module->is_library = is_library;
-    if (!(looks_like_text(image) ? read_names(module, image) && sim_globals_of_text(module, image) : sim_globals_of_object(module, image))) {
+    if (!(looks_like_text(image) ? read_names(module, image) && sim_globals_of_text(module, image) && sim_textures_of_text(module, image) : sim_globals_of_object(module, image))) {
         sim_globals_drop(module);
+        sim_textures_drop(module);
         forget(module);
         free(module);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -151,6 +152,7 @@ static CUresult unload(CUmodule module)
     module->kind = HANDLE_DEAD;
     forget(module);
     sim_globals_drop(module);
+    sim_textures_drop(module);
     sim_unlock_driver();
     return CUDA_SUCCESS;
 }

@@ -12,9 +12,10 @@ import pytest
 
 from hypervisor.simulation.environment import environment, library_folder
 from tests.clients.debian import Unavailable
+from tests.integration.limiter.conftest import build, limit_files, pod
 from tests.integration.simulation.conftest import simulate
 
-__all__ = ["GIB", "LOAD", "SECONDS", "load", "needed", "shown", "simulate"]
+__all__ = ["GIB", "LOAD", "SECONDS", "build", "limit_files", "load", "needed", "pod", "shown", "simulate"]
 SECONDS = 60
 GIB = 1 << 30
 LOAD = library_folder().parent / "clients" / "load"

@@ -58,7 +58,7 @@ static int probe(const char *name, int expected, const word *a)
 #define Z(name, expected, ...) do { P(name, expected, __VA_ARGS__); P(name##_ptsz, expected, __VA_ARGS__); } while (0)
 #define D(name, expected, ...) do { P(name, expected, __VA_ARGS__); P(name##_ptds, expected, __VA_ARGS__); } while (0)
 
-static const char image[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 4 .b8 variable[16];\n.visible .entry probe()\n{\n    ret;\n}\n";
+static const char image[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 4 .b8 variable[16];\n.visible .global .texref texture;\n.visible .entry probe()\n{\n    ret;\n}\n";
 enum { INVALID = CUDA_ERROR_INVALID_VALUE, HANDLE = CUDA_ERROR_INVALID_HANDLE };
 #define MIB ((size_t)1 << 20)
 
@@ -213,6 +213,9 @@ static void modules(void)
     ssize_t written = write(file, image, sizeof image);
     P(cuModuleLoadData, 0, W(&module), W(image)); P(cuModuleLoadData, INVALID, 0, W(image)); P(cuModuleGetFunction, 0, W(&function), W(module), W("probe")); P(cuModuleGetFunction, 500, W(out), W(module), W("absent"));
     P(cuModuleGetGlobal_v2, 0, W(out), W(&out[1]), W(module), W("variable")); P(cuModuleGetGlobal_v2, 500, W(out), W(&out[1]), W(module), W("absent")); P(cuModuleGetFunctionCount, 0, W(out), W(module));
+    CUtexref reference = NULL;
+    P(cuModuleGetTexRef, 0, W(&reference), W(module), W("texture")); P(cuModuleGetTexRef, 500, W(out), W(module), W("absent")); P(cuTexRefSetFormat, 0, W(reference), 32 /* float */, 1); P(cuTexRefGetFormat, 0, W(out), W(&out[1]), W(reference)); P(cuTexRefSetFormat, INVALID, W(reference), 32, 3);
+    P(cuTexRefSetAddress_v2, 0, W(out), W(reference), memory, MIB); P(cuTexRefGetAddress_v2, 0, W(out), W(reference)); P(cuTexRefSetAddress_v2, INVALID, 0, W(reference), memory + 16, MIB / 2); P(cuTexRefSetAddress_v2, INVALID, W(out), 0, memory, MIB);
     P(cuModuleEnumerateFunctions, 0, W(out), 1, W(module)); P(cuModuleGetLoadingMode, 0, W(out)); P(cuModuleLoadDataEx, 0, W(out), W(image), 0, 0, 0); P(cuModuleUnload, 0, out[0]);
     P(cuModuleLoad, written > 0 ? 0 : CUDA_ERROR_FILE_NOT_FOUND, W(out), W(path)); P(cuModuleUnload, 0, out[0]); P(cuModuleLoad, CUDA_ERROR_FILE_NOT_FOUND, W(out), W("/nonexistent")); P(cuModuleLoadFatBinary, INVALID, 0, W(image));
     P(cuLibraryLoadData, 0, W(&library_handle), W(image), 0, 0, 0, 0, 0, 0); P(cuLibraryGetKernel, 0, W(&kernel), W(library_handle), W("probe")); P(cuLibraryGetKernelCount, 0, W(out), W(library_handle));
