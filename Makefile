@@ -30,14 +30,17 @@ setup: $(VENV)/.built
 demo: setup
 	@$(BIN)/hypervisor demo $(DEMO_ARGS)
 
-# Unit tests and C tests run side by side; what runs real processes against the clock has the machine to itself.
+# What judges shares of time has the machine to itself; the rest, which mostly waits, runs side by side.
+TIMED := tests/integration/limiter tests/integration/pacing tests/integration/standalone tests/integration/whole tests/chaos
 ifdef TEST_ARGS
 test: setup
 	@$(BIN)/python -m pytest -q -m "$(QUICK)" $(TEST_ARGS)
 else
 test: setup
 	@$(BIN)/python -m pytest -q -m "$(QUICK)" -n 2 --dist worksteal tests/unit tests/native
-	@$(BIN)/python -m pytest -q -m "$(QUICK)" --ignore tests/unit --ignore tests/native tests
+	@$(BIN)/python -m pytest -q -m "$(QUICK)" -n 2 --dist loadfile \
+		$(addprefix --ignore ,tests/unit tests/native $(TIMED)) tests
+	@$(BIN)/python -m pytest -q -m "$(QUICK)" $(TIMED)
 endif
 
 test-slow: setup
