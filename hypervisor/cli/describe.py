@@ -9,11 +9,11 @@ from hypervisor.cli.get import pick
 from hypervisor.cli.source import KINDS, open_source
 
 # Kind -> the kind that events call it by.
-_DESCRIBED = {"gpus": "GPU", "pods": "Allocation", "nodes": "Node"}
+DESCRIBED = {"gpus": "GPU", "pods": "Allocation", "nodes": "Node"}
 
 
 @click.command()
-@click.argument("kind", type=click.Choice([word for word, kind in KINDS.items() if kind in _DESCRIBED]), metavar="KIND")
+@click.argument("kind", type=click.Choice([word for word, kind in KINDS.items() if kind in DESCRIBED]), metavar="KIND")
 @click.argument("name")
 @server_option
 def describe(*, kind: str, name: str, server: str | None) -> None:
@@ -25,5 +25,5 @@ def describe(*, kind: str, name: str, server: str | None) -> None:
     with connected(server) as client:
         source = open_source(client)
         item = pick(source.objects(wanted), wanted, name)
-        events = source.events_about(_DESCRIBED[wanted], table_of(item).name(item))
+        events = source.events_about(DESCRIBED[wanted], table_of(item).name(item))
         click.echo(described(item, events))

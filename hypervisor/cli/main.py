@@ -26,6 +26,7 @@ SUBCOMMANDS: Mapping[str, str] = {
     "run": "hypervisor.cli.run:run",
     "set-limits": "hypervisor.cli.set_limits:set_limits",
     "sim": "hypervisor.cli.sim:sim",
+    "top": "hypervisor.cli.top:top",
     "version": "hypervisor.cli.version:version",
 }
 

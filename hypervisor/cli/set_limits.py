@@ -14,6 +14,7 @@ from hypervisor.cli.share_options import BYTES, COMPUTE
 from hypervisor.model import Compute, DeviceRequest, Resources
 
 if TYPE_CHECKING:
+    from hypervisor.rpc.client import Client
     from hypervisor.v1 import types_pb2
 
 
@@ -42,8 +43,6 @@ def set_limits(
     A limit below what is in use takes nothing away: nothing more is granted until the use is below it.
     """
     from hypervisor.cli.tables import ALLOCATION
-    from hypervisor.rpc.convert.requests import device_to_proto
-    from hypervisor.v1 import node_pb2, node_pb2_grpc
 
     if compute is None and vram is None and compute_request is None and vram_request is None:
         raise CommandError(
@@ -55,24 +54,33 @@ def set_limits(
         limits=Resources(compute=compute, vram_bytes=vram),
     )
     with connected(server, admin=True) as client:
-        stub = node_pb2_grpc.NodeServiceStub(client.channel)
-        found = client.call(stub.ListAllocations, node_pb2.ListAllocationsRequest(allocation_id=name)).allocations
-        if not found:
-            raise CommandError(f"there is no allocation {name!r}; see 'hypervisor get pods'")
-        devices = [
-            device_to_proto(change if gpu is None or is_device(device, gpu) else DeviceRequest())
-            for device in found[0].devices
-        ]
-        if gpu is not None and not any(is_device(device, gpu) for device in found[0].devices):
-            raise CommandError(f"{name} has no share of GPU {gpu}; see 'hypervisor describe pod {name}'")
-        request = node_pb2.UpdateLimitsRequest(allocation_id=name, devices=devices)
-        allocation = client.call(stub.UpdateLimits, request).allocation
+        allocation = changed_limits(client, name, gpu, change)
     if output in ("json", "yaml"):
         click.echo(structured(as_dict(allocation), output))
     elif output == "name":
         click.echo(ALLOCATION.name(allocation))
     else:
         click.echo(f"{name} has {granted_words(allocation)} now")
+
+
+def changed_limits(client: Client, name: str, gpu: str | None, change: DeviceRequest) -> types_pb2.Allocation:
+    """The allocation after a change of one device, or of all (None). Raises CommandError and what the client raises."""
+    from hypervisor.rpc.convert.requests import device_to_proto
+    from hypervisor.v1 import node_pb2, node_pb2_grpc
+
+    stub = node_pb2_grpc.NodeServiceStub(client.channel)
+    found = client.call(stub.ListAllocations, node_pb2.ListAllocationsRequest(allocation_id=name)).allocations
+    if not found:
+        raise CommandError(f"there is no allocation {name!r}; see 'hypervisor get pods'")
+    devices = [
+        device_to_proto(change if gpu is None or is_device(device, gpu) else DeviceRequest())
+        for device in found[0].devices
+    ]
+    if gpu is not None and not any(is_device(device, gpu) for device in found[0].devices):
+        raise CommandError(f"{name} has no share of GPU {gpu}; see 'hypervisor describe pod {name}'")
+    request = node_pb2.UpdateLimitsRequest(allocation_id=name, devices=devices)
+    changed: types_pb2.Allocation = client.call(stub.UpdateLimits, request).allocation
+    return changed
 
 
 def is_device(device: types_pb2.AllocatedDevice, gpu: str) -> bool:
