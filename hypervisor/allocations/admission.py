@@ -40,12 +40,14 @@ class Rules:
     context_bytes: by GPU UUID, what a CUDA context there is taken to need.
     foreign_bytes: by GPU UUID, the VRAM that processes of no allocation hold; None where that can't be said. A GPU
     that is not in it holds nothing foreign.
+    promised: sums what others were granted; a Ledger's remembers.
     """
 
     tflops_ratio: float
     vram_ratio: float
     context_bytes: Callable[[str], int]
     foreign_bytes: Mapping[str, int | None] = field(default_factory=dict)
+    promised: Callable[[Iterable[Allocation], Mapping[str, DeviceObservation]], Mapping[str, Promised]] = promised_on
 
 
 def admit(
@@ -116,7 +118,7 @@ class _Book:
         self._rules = rules
         self._isolation = isolation
         self._devices = {device.identity.uuid: device for device in inventory.devices}
-        self._promised = promised_on(others, self._devices)
+        self._promised = rules.promised(others, self._devices)
 
     def named(self, requests: tuple[DeviceRequest, ...]) -> dict[int, DeviceObservation]:
         """By place, the devices that are asked for by UUID or index, each once."""

@@ -18,6 +18,7 @@ from hypervisor.allocations.contexts import ContextSizes
 from hypervisor.allocations.environment import environment
 from hypervisor.allocations.foreign import foreign_bytes
 from hypervisor.allocations.held import Held
+from hypervisor.allocations.ledger import Ledger
 from hypervisor.allocations.processes import ProcessTable
 from hypervisor.allocations.records import RecordStore, StoreError
 from hypervisor.allocations.requests import check_repeat, check_spec, described, merged
@@ -58,6 +59,7 @@ class Allocations:
         self._held = held
         self._epoch = epoch
         self._rounds = Rounds(ground)
+        self._ledger = Ledger()
 
     @classmethod
     def open(
@@ -125,19 +127,25 @@ class Allocations:
         return tuple(uid for uid in self._ground.directory.uids() if is_reserved(uid) and uid not in self._held)
 
     def allocate(
-        self, spec: AllocationSpec, inventory: Inventory, *, dry_run: bool = False, reserved: str = ""
+        self,
+        spec: AllocationSpec,
+        inventory: Inventory,
+        *,
+        dry_run: bool = False,
+        reserved: str = "",
+        beside: tuple[Allocation, ...] = (),
     ) -> tuple[Allocation, bool]:
         """Grant a share, or give the allocation that the same request was granted before (then True). Raises Refusal.
 
         With dry_run everything is checked and nothing is made; the answer then has no uid and no directory. reserved
-        names files to be used that reserve() made.
+        names files to be used that reserve() made. beside: drafts of dry runs that are counted as if they were granted.
         """
         try:
             check_spec(spec)
             held = self._find(spec.allocation_id)
             if held is not None and self._repeats(held, spec):
                 return held.allocation, True
-            grants = self._with_room(lambda: admit(spec, inventory, self.all, self._rules(inventory)))
+            grants = self._with_room(lambda: admit(spec, inventory, (*self.all, *beside), self._rules(inventory)))
             if dry_run:
                 return self._drafted(spec, grants, inventory), False
             return self._grant(spec, grants, inventory, uid=reserved or str(uuid.uuid4())), False
@@ -316,6 +324,7 @@ class Allocations:
             vram_ratio=settings.vram_ratio,
             context_bytes=self._ground.context_bytes,
             foreign_bytes=self.foreign_bytes(inventory),
+            promised=self._ledger.promised_on,
         )
 
     def _repeats(self, held: Held, spec: AllocationSpec) -> bool:

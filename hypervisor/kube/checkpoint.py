@@ -7,7 +7,7 @@ hash differs is being damaged or was made by a kubelet that dumps otherwise; not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -18,7 +18,10 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Device ids that kubelet gave to a container. The checkpoint knows the Pod's UID, PodResources its name."""
+    """Device ids that kubelet gave to a container. The checkpoint knows the Pod's UID, PodResources its name.
+
+    answer: what the plugin answered, as kubelet keeps it; b"" where that is not told.
+    """
 
     resource: str
     device_ids: tuple[str, ...]
@@ -26,6 +29,7 @@ class Assignment:
     pod_uid: str = ""
     namespace: str = ""
     pod_name: str = ""
+    answer: bytes = field(default=b"", compare=False, repr=False)
 
 
 class _Entry(msgspec.Struct, rename="pascal"):
@@ -61,6 +65,7 @@ def read_checkpoint(content: bytes) -> tuple[Assignment, ...]:
             device_ids=_ids(entry.device_ids),
             container=entry.container_name,
             pod_uid=entry.pod_uid,
+            answer=entry.alloc_resp or b"",
         )
         for entry in found.data.pod_device_entries or ()
     )

@@ -70,10 +70,9 @@ def spec_of(
     held: Collection[str],
     fits: Callable[[AllocationSpec], object],
     given: Sequence[str] = (),
-    naming: bool = False,
 ) -> AllocationSpec:
     """What is asked of admission for one container. fits raises Refusal for what can't be granted; given are the cards
-    that it has already; with naming all cards are named. Raises Refusal."""
+    that it has already. Raises Refusal."""
     _check_mode(demand.isolation, settings)
     draft = AllocationSpec(
         allocation_id=_allocation_id(pod, container, demand),
@@ -89,7 +88,6 @@ def spec_of(
         held=held,
         fits=lambda some: fits(replace(draft, devices=some)),
         given=given,
-        naming=naming,
     )
     return replace(draft, devices=requests)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -38,3 +39,11 @@ def grant_uid(resource: str, device_ids: Iterable[str], token: str) -> str:
     and a path that is in kubelet's checkpoint must never lead to another Pod's files."""
     digest = hashlib.sha256("\0".join(sorted(device_ids)).encode()).hexdigest()[:12]
     return f"{GRANT_PREFIX}{resource.removeprefix(INDEX_RESOURCE)}-{digest}-{token}"
+
+
+def is_grant_of(uid: str, resource: str, device_ids: Iterable[str]) -> bool:
+    """Was this name made for these ids?"""
+    head, _, token = uid.rpartition("-")
+    return re.fullmatch("[0-9a-f]{8}", token) is not None and f"{head}-{token}" == grant_uid(
+        resource, device_ids, token
+    )

@@ -19,13 +19,12 @@ def place(
     held: Collection[str],
     fits: Fits,
     given: Sequence[str] = (),
-    naming: bool = False,
 ) -> tuple[DeviceRequest, ...]:
     """Requests for one container of a Pod. held: UUIDs of cards with allocations; given: the cards that the container
     has already. Raises Refusal.
 
     Named cards are taken as named. Where nothing narrows the choice it is left to admission, which takes the card with
-    the least room that fits; else, and with naming, the first eligible ones that fit are taken.
+    the least room that fits; else the first eligible ones that fit are taken.
     """
     named = _named(demand, container)
     if given:
@@ -42,7 +41,7 @@ def place(
             field="devices",
             remedy="ask for other GPUs, or for another node",
         )
-    if len(eligible) == len(devices) and not naming:
+    if len(eligible) == len(devices):
         return tuple(_request(demand, "") for _ in range(count))
     chosen: list[DeviceRequest] = []
     for _ in range(count):

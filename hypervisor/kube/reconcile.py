@@ -59,7 +59,8 @@ class World:
 
     pods: by UID. complete: they are all of this node's, so that one that is not there is over. living: UIDs that
     kubelet's own records still have, for when the API server can't be asked; None where that is not known.
-    assignments: None when kubelet could not be asked; asked_at: when it was.
+    assignments: None when kubelet could not be asked; asked_at: when it was. unarmed: names of limit files that wait
+    for an allocation.
     """
 
     pods: Mapping[str, Pod]
@@ -70,12 +71,14 @@ class World:
     asked_at: float
     now: float
     living: frozenset[str] | None = None
+    unarmed: frozenset[str] = frozenset()
 
 
 def steps(world: World) -> tuple[Step, ...]:
     """All that is to be done, ends before beginnings, so that what is freed can be given again."""
     ours = [each for each in world.allocations if each.spec.owner.kind is OwnerKind.POD]
     found: list[Step] = [*_releases(world, ours), *_discards(world, {each.uid for each in ours})]
+    found += _rebinds(world)
     found += _binds(world)
     found += _comparisons(world, ours)
     return tuple(found)
@@ -145,6 +148,14 @@ def _discards(world: World, bound: set[str]) -> Iterable[Discard]:
             and grant.key not in assigned
         ):
             yield Discard(grant=grant, why="no container has its device ids")
+
+
+def _rebinds(world: World) -> Iterable[Bind]:
+    """Grants of Pods that live and whose allocation was lost, in a power cut for instance: their files still wait."""
+    for grant in world.grants:
+        pod = world.pods.get(grant.pod_uid) if grant.uid in world.unarmed else None
+        if pod is not None and not pod.ended:
+            yield Bind(grant=grant, pod=pod, container=grant.container)
 
 
 def _binds(world: World) -> Iterable[Bind]:

@@ -82,19 +82,20 @@ def remove_files(directory: Path) -> None:
     directory.rmdir()
 
 
-def check_room(base: Path, directories: Iterable[Path]) -> None:
+def check_room(base: Path, directories: Iterable[str]) -> None:
     """Raises LimitFileError (NO_SPACE) unless all files, those there and two more, could grow to their full size.
 
     The files are sparse; a tenant's process that touches a new page of a full tmpfs would get SIGBUS.
     """
-    owed = FileKind.SHM.file_bytes + FileKind.USAGE.file_bytes
+    sizes = tuple((kind.value, kind.file_bytes) for kind in FileKind)
+    owed = sum(size for _, size in sizes)
     for directory in directories:
-        for kind in FileKind:
+        for name, size in sizes:
             try:
-                found = (directory / kind.value).lstat()
+                found = os.lstat(f"{directory}/{name}")
             except OSError:
                 continue  # being removed, or damaged: it claims nothing more
-            owed += max(0, kind.file_bytes - found.st_blocks * 512)
+            owed += max(0, size - found.st_blocks * 512)
     system = os.statvfs(base)
     free = system.f_bavail * system.f_frsize
     if free < owed or (system.f_files and system.f_favail < 3):

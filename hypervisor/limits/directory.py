@@ -85,7 +85,8 @@ class LimitDirectory:
         context_bytes: of each device, what a new context there is taken to need.
         """
         directory = self.path(uid)
-        check_room(self._base, (self.path(other) for other in self.uids()))
+        place = self._base / _BY_UID
+        check_room(self._base, [f"{place}/{other}" for other in self.uids()])
         identity = Identity(
             allocation_id=checked_name(allocation_id, most=63),
             boot_id=self._boot_id,

@@ -105,13 +105,13 @@ class Commands:
         self._refusals: Counter[RefusalReason] = Counter()
 
     async def allocate(
-        self, spec: AllocationSpec, *, dry_run: bool, reserved: str = ""
+        self, spec: AllocationSpec, *, dry_run: bool, reserved: str = "", publish: bool = True
     ) -> tuple[Allocation, bool, Mapping[str, str]]:
-        """Grant a share; the bool says that it existed. reserved names limit files that were made before. Raises
-        Refusal."""
+        """Grant a share; the bool says that it existed. reserved names limit files that were made before. With publish
+        False the caller publishes, once for many. Raises Refusal."""
         async with self._turn_for(counted=not dry_run):
             allocation, existed = self._grants.allocate(spec, self._cards.inventory, dry_run=dry_run, reserved=reserved)
-            if not dry_run:
+            if publish and not dry_run:
                 self._publisher.publish()
             return allocation, existed, {**self._grants.environment(allocation), **self._environment}
 

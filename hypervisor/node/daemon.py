@@ -6,6 +6,7 @@ answered; a task that fails ends the process.
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, closing
@@ -160,6 +161,7 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             if reporter is not None:
                 nursery.start_soon(deadline.guard(reporter.run))
             node.started()
+            gc.freeze()  # what was made for the start stays: looking through it for garbage would be a pause of 0.1 s
             notifier.ready(node.status())
             addresses = Addresses(
                 grpc=server.addresses, owner=settings.owner_address, http=url, machine=str(machine or "")

@@ -1,21 +1,25 @@
-"""The doctor in the daemon: its checks run on a worker thread, over the current snapshot and the machine's files."""
+"""The doctor in the daemon: its checks run on a worker thread, over the current snapshot and the machine's files.
+
+It is imported when it is asked for the first time: a daemon that restarts has Pods to adopt before.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
 from hypervisor.config import Settings
-from hypervisor.doctor.diagnose import diagnose_gpu, diagnose_node, diagnose_pod
-from hypervisor.doctor.facts import NodeFacts, node_facts
-from hypervisor.doctor.root import Root
-from hypervisor.doctor.subject import NodeSubject
 from hypervisor.model import Diagnosis, NodeSnapshot, Refusal, RefusalReason
 from hypervisor.node.journal import Journal
 from hypervisor.rpc import convert
+
+if TYPE_CHECKING:
+    from hypervisor.doctor.facts import NodeFacts
+    from hypervisor.doctor.subject import NodeSubject
 
 DEADLINE_SECONDS = 20.0
 MOST_WAITING = 8
@@ -48,6 +52,9 @@ class Diagnosing:
         )
 
     def _run(self, examine: Callable[[NodeSubject], Diagnosis], snapshot: NodeSnapshot) -> Diagnosis:
+        from hypervisor.doctor.root import Root
+        from hypervisor.doctor.subject import NodeSubject
+
         return examine(
             NodeSubject(
                 root=Root(self._settings.host_root_path),
@@ -59,6 +66,8 @@ class Diagnosing:
         )
 
     def _facts(self, snapshot: NodeSnapshot) -> NodeFacts:
+        from hypervisor.doctor.facts import node_facts
+
         now = convert.Moment.now()
         usages = {usage.allocation_id: usage for usage in snapshot.usages}
         return node_facts(
@@ -74,6 +83,8 @@ class Diagnosing:
 
 def _examination(subject: str, snapshot: NodeSnapshot) -> Callable[[NodeSubject], Diagnosis]:
     """What is to be run. Raises Refusal for a subject that there is not."""
+    from hypervisor.doctor.diagnose import diagnose_gpu, diagnose_node, diagnose_pod
+
     kind, _, name = subject.partition("/")
     if not subject:
         return diagnose_node

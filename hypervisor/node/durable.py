@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replace path by content. Raises OSError and leaves the old content when it can't be stored."""
+    _replace(path, content, mode, synced=True)
+    _sync_directory(path.parent)
+
+
+def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """As write_atomically(), and not yet safe from a power cut: sync_all() makes it so."""
+    _replace(path, content, mode, synced=False)
+
+
+def sync_all(directory: Path, paths: Iterable[Path]) -> None:
+    """Bring files of one directory, and the names in it, through to the disk; those that are gone are left out. Raises
+    OSError."""
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    _sync_directory(directory)
+
+
+def _replace(path: Path, content: bytes, mode: int, *, synced: bool) -> None:
     # The lock on the directory makes us the only writer; what a crash leaves behind is written over.
     temporary = path.with_name(f".{path.name}.unfinished")
     try:
@@ -15,12 +41,12 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
 
 
 def write_in_place(path: Path, content: bytes) -> None:

@@ -23,6 +23,7 @@ from hypervisor.node.kubernetes_events import PodEvents
 from hypervisor.node.kubernetes_grants import GrantStore
 from hypervisor.node.kubernetes_host import Host, check_paths
 from hypervisor.node.kubernetes_pods import PodWatch
+from hypervisor.node.kubernetes_recovery import adopt
 from hypervisor.node.kubernetes_use import CardUse
 from hypervisor.node.kubernetes_view import HasStatistics
 from hypervisor.node.publisher import EmitEvent, failed
@@ -194,9 +195,10 @@ async def open_kubernetes(
             events=events,
             ask_kubelet=lambda: host.call(client.list),
             learned=lambda found: use.step(inventory(), found, allocations.all, allocations.usages),
+            publish=publish,
             bell=bell,
         )
-        binder.adopt()
+        adopt(grants, allocations)
         node = KubernetesNode(
             settings,
             host=host,

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
+import trio
 
 from hypervisor.allocations import Allocations
 from hypervisor.config import Settings
@@ -39,6 +40,7 @@ from hypervisor.node.kubernetes_bell import Bell
 from hypervisor.node.kubernetes_events import PodEvents
 from hypervisor.node.kubernetes_grants import GrantStore
 from hypervisor.node.kubernetes_host import Host
+from hypervisor.node.kubernetes_recovery import recover, replace_owner
 from hypervisor.node.kubernetes_tentative import Tentative
 from hypervisor.node.kubernetes_view import Pods
 from hypervisor.rpc.pod_resources import PodResourcesError
@@ -52,6 +54,8 @@ ASK_SECONDS = 5.0
 ASK_PART = 0.05
 LOOK_SECONDS = 2.0
 UNBOUND_LOOK_SECONDS = 0.1
+# What rings meanwhile is done in one go: a node that fills up is compared ten times a second and not for each Pod.
+REST_SECONDS = 0.1
 MOST_CONTAINERS = 64
 
 
@@ -87,9 +91,10 @@ class Binder:
         events: PodEvents,
         ask_kubelet: Callable[[], Awaitable[tuple[Assignment, ...]]],
         learned: Callable[[tuple[Assignment, ...]], object],
+        publish: Callable[[], object],
         bell: Bell,
     ) -> None:
-        """learned is told what kubelet has given, before anything is granted by it."""
+        """learned is told what kubelet has given, before anything is granted by it; publish shows what was granted."""
         self._settings = settings
         self._allocations = allocations
         self._commands = commands
@@ -101,6 +106,8 @@ class Binder:
         self._events = events
         self._ask_kubelet = ask_kubelet
         self._learned = learned
+        self._publish = publish
+        self._unpublished = False
         self._demands = Demands()
         self._tentative = Tentative(
             settings, allocations=allocations, inventory=inventory, pods=pods, grants=grants, demands=self._demands
@@ -111,6 +118,7 @@ class Binder:
         self._native: frozenset[str] = frozenset()  # Pods that ask other plugins, known at the last question
         self._bell = bell
         self._unasked = True
+        self._recovered = False
         self.kubelet_failing = ""
         self._bound = self._released = self._discarded = self._changed = self._refusals = self._steps = 0
         self._last_seconds = 0.0
@@ -119,17 +127,6 @@ class Binder:
     def assignments(self) -> tuple[Assignment, ...]:
         """What kubelet last said that it has given."""
         return self._assignments or ()
-
-    def adopt(self) -> None:
-        """After a start: the files of grants without a Pod are there, and those of none are not. Raises Refusal."""
-        held = {allocation.uid for allocation in self._allocations.all}
-        known = {grant.uid for grant in self._grants.all}
-        for grant in self._grants.all:
-            if grant.uid not in held:
-                self._allocations.reserve(grant.uid)
-        for uid in self._allocations.reserved:
-            if uid not in known:
-                self._allocations.discard_reserved(uid)
 
     def wake(self) -> None:
         """Something has changed: compare now."""
@@ -141,6 +138,7 @@ class Binder:
             await self.step()
             waiting = any(not grant.pod_uid for grant in self._grants.all)
             recent = waiting and time.time() - max(grant.created_at for grant in self._grants.all) < RETRY_SECONDS
+            await trio.sleep(REST_SECONDS)
             await self._bell.wait(UNBOUND_LOOK_SECONDS if recent else LOOK_SECONDS)
 
     async def allocate(self, resource: str, containers: Sequence[tuple[str, ...]]) -> tuple[ContainerAnswer, ...]:
@@ -158,8 +156,7 @@ class Binder:
         answers = []
         for grant in made:
             allocation = await self._bind_by_index(grant)
-            given = self._tentative.choose(grant) if allocation is None else ()
-            answers.append(self._answer(grant, allocation, given, cards))
+            answers.append(self._answer(grant, allocation, cards))
         self._unasked = True
         self.wake()
         return tuple(answers)
@@ -167,6 +164,9 @@ class Binder:
     async def step(self) -> None:
         """One comparison, and what follows from it. A refusal is an event on its Pod and stops nothing else."""
         began = time.monotonic()
+        if self._pods.complete and not self._recovered:
+            self._recovered = True
+            recover(self._grants, self._allocations, self._pods.pods, self._host.checkpoint() or ())
         await self._ask()
         world = World(
             pods=self._pods.pods,
@@ -177,6 +177,7 @@ class Binder:
             asked_at=self._asked_at,
             now=time.time(),
             living=self._host.living_pods() if self._pods.failing else None,
+            unarmed=self._unarmed(),
         )
         for each in steps(world):
             match each:
@@ -188,9 +189,19 @@ class Binder:
                     await self._release(each.allocation_id, each.why)
                 case Discard():
                     self._discard(each.grant)
+        if self._unpublished:
+            self._unpublished = False
+            self._publish()
+        await self._grants.sync()
         self._demands.forget_all_but(self._pods.pods)
         self._steps += 1
         self._last_seconds = time.monotonic() - began
+
+    def _unarmed(self) -> frozenset[str]:
+        """Names of grants that have a Pod and whose files wait; looked for only where one has no allocation."""
+        held = {allocation.uid for allocation in self._allocations.all}
+        bare = frozenset(grant.uid for grant in self._grants.all if grant.pod_uid and grant.uid not in held)
+        return bare & frozenset(self._allocations.reserved) if bare else bare
 
     def statistics(self) -> BinderStatistics:
         """Counters since the start."""
@@ -241,25 +252,30 @@ class Binder:
         )
         self._allocations.reserve(grant.uid)
         try:
+            if self._pod_by_index(grant) is None:
+                grant = self._tentative.choose(grant)
             self._grants.save(grant)
         except Refusal:
             self._allocations.discard_reserved(grant.uid)
             raise
         return grant
 
-    async def _bind_by_index(self, grant: Grant) -> Allocation | None:
-        """Where a scheduler wrote the index, whose it is is known already."""
+    def _pod_by_index(self, grant: Grant) -> tuple[Pod, str] | None:
+        """The Pod to which a scheduler gave this index, and its container."""
         count = len(grant.device_ids)
         pod = by_index(self._pods.pods.values(), grant.resource, count, self._demands.indices(self._pods.pods))
         container = container_of(pod, grant.resource, count) if pod is not None else None
         if pod is None or container is None or any(each.pod_uid == pod.uid for each in self._grants.all):
             return None
-        return await self._bind(grant, pod, container)
+        return pod, container
 
-    def _answer(
-        self, grant: Grant, allocation: Allocation | None, given: tuple[str, ...], cards: tuple[GpuIdentity, ...]
-    ) -> ContainerAnswer:
-        granted = {each.gpu_uuid for each in allocation.grants} if allocation is not None else set(given)
+    async def _bind_by_index(self, grant: Grant) -> Allocation | None:
+        """Where a scheduler wrote the index, whose it is is known already."""
+        found = self._pod_by_index(grant)
+        return await self._bind(grant, *found) if found is not None else None
+
+    def _answer(self, grant: Grant, allocation: Allocation | None, cards: tuple[GpuIdentity, ...]) -> ContainerAnswer:
+        granted = {each.gpu_uuid for each in allocation.grants} if allocation is not None else set(grant.cards)
         if granted:
             cards = tuple(card for card in cards if card.uuid in granted)
         return answer(
@@ -329,7 +345,8 @@ class Binder:
             fits=lambda some: self._allocations.allocate(some, inventory, dry_run=True),
             given=grant.cards,
         )
-        allocation, _, _ = await self._commands.allocate(spec, dry_run=False, reserved=grant.uid)
+        allocation, _, _ = await self._commands.allocate(spec, dry_run=False, reserved=grant.uid, publish=False)
+        self._unpublished = True
         if allocation.uid != grant.uid:
             raise Refusal(
                 RefusalReason.ALLOCATION_EXISTS,
@@ -389,19 +406,6 @@ class Binder:
             self._events.tell(pod, EventType.WARNING, "AnnotationInvalid", str(error), annotation=error.key)
         elif isinstance(error, Refusal):
             self._events.tell(pod, EventType.WARNING, reason, str(error), refusal=error.reason.value)
-
-
-def replace_owner(grant: Grant, pod: Pod, container: str) -> Grant:
-    """A grant that is a container's now."""
-    return Grant(
-        uid=grant.uid,
-        resource=grant.resource,
-        device_ids=grant.device_ids,
-        created_at=grant.created_at,
-        pod_uid=pod.uid,
-        container=container,
-        cards=grant.cards,
-    )
 
 
 def granted_by_pod(allocations: Sequence[Allocation]) -> Mapping[str, frozenset[str]]:

@@ -1,4 +1,9 @@
-"""Grants on disk: one file each, so that a restart knows what kubelet was told."""
+"""Grants on disk: one file each, so that a restart knows what kubelet was told.
+
+A grant is written when kubelet is answered and brought through to the disk soon afterwards, by many at once: a kill of
+the daemon loses nothing, and after a power cut, in which the container that was about to start has died too, what is
+missing is learned from kubelet's checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,11 @@ from pathlib import Path
 
 import msgspec
 import structlog
+import trio
 
 from hypervisor.kube.grants import Grant
 from hypervisor.model import Refusal, RefusalReason
-from hypervisor.node.durable import write_atomically
+from hypervisor.node.durable import sync_all, write_whole
 from hypervisor.node.failure import storage_error
 
 log = structlog.get_logger("kubernetes")
@@ -17,11 +23,13 @@ _SUFFIX = ".json"
 
 
 class GrantStore:
-    """All grants of the node. For one task; what a method changes is on disk when it returns."""
+    """All grants of the node. For one task."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._grants: dict[str, Grant] = {}
+        self._all: tuple[Grant, ...] | None = None
+        self._unsynced: set[Path] = set()
 
     @classmethod
     def open(cls, directory: Path) -> GrantStore:
@@ -44,16 +52,20 @@ class GrantStore:
     @property
     def all(self) -> tuple[Grant, ...]:
         """All grants, the oldest first."""
-        return tuple(sorted(self._grants.values(), key=lambda grant: (grant.created_at, grant.uid)))
+        if self._all is None:
+            self._all = tuple(sorted(self._grants.values(), key=lambda grant: (grant.created_at, grant.uid)))
+        return self._all
 
     def save(self, grant: Grant) -> None:
-        """Keep a grant, new or changed. Raises Refusal (STORAGE_FAILED), and then it is as before."""
+        """Keep a grant, new or changed; a kill of the daemon does not lose it any more. Raises Refusal
+        (STORAGE_FAILED), and then it is as before."""
         path = self._directory / f"{grant.uid}{_SUFFIX}"
         try:
-            write_atomically(path, msgspec.json.encode(grant))
+            write_whole(path, msgspec.json.encode(grant))
         except OSError as error:
             raise Refusal(RefusalReason.STORAGE_FAILED, str(storage_error("write", path, error))) from error
-        self._grants[grant.uid] = grant
+        self._grants[grant.uid], self._all = grant, None
+        self._unsynced.add(path)
 
     def remove(self, uid: str) -> None:
         """Forget a grant. Raises Refusal (STORAGE_FAILED), and then it is as before."""
@@ -63,3 +75,20 @@ class GrantStore:
         except OSError as error:
             raise Refusal(RefusalReason.STORAGE_FAILED, str(storage_error("remove", path, error))) from error
         self._grants.pop(uid, None)
+        self._all = None
+        self._unsynced.discard(path)
+        self._unsynced.add(self._directory)
+
+    async def sync(self) -> None:
+        """Bring what was saved and removed through to the disk, in a thread; what fails is logged and tried again with
+        the next call. Cancelled, it may have done so."""
+        paths, self._unsynced = self._unsynced, set()
+        if not paths:
+            return
+        try:
+            await trio.to_thread.run_sync(sync_all, self._directory, tuple(paths), abandon_on_cancel=True)
+        except OSError as error:
+            self._unsynced |= paths
+            log.warning(
+                "grants could not be brought to the disk", reason=str(storage_error("sync", self._directory, error))
+            )

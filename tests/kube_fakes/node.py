@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import uuid
@@ -10,6 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
+from google.protobuf.json_format import MessageToDict
+
+from hypervisor.v1 import node_pb2 as pb
+from hypervisor.v1 import node_pb2_grpc
 from tests.daemon_process import DaemonProcess, wait_until
 from tests.kube_fakes.api_server import FakeApiServer
 from tests.kube_fakes.kubelet import FakeKubelet, Given
@@ -101,10 +105,22 @@ class KubeNode:
             self.kubelet.forget(uid)
         wait_until(lambda: not self.allocations(), "the end of all allocations")
 
+    def ask(self, method: str, request: Any) -> dict[str, Any]:
+        """What the daemon answers on its read socket, as the command line's JSON has it."""
+        with grpc.insecure_channel(self.daemon.read_address) as channel:
+            answer = getattr(node_pb2_grpc.NodeServiceStub(channel), method)(request, timeout=10, wait_for_ready=True)
+        found: dict[str, Any] = MessageToDict(answer)
+        return found
+
     def allocations(self) -> dict[str, dict]:
         """The allocations of Pods, by Pod UID."""
-        items = json.loads(self.daemon.cli("get", "pods", "-o", "json").stdout)["items"]
+        items = self.ask("ListAllocations", pb.ListAllocationsRequest()).get("allocations", [])
         return {each["spec"]["owner"]["pod"]["uid"]: each for each in items if "pod" in each["spec"]["owner"]}
+
+    def gpus(self) -> list[dict]:
+        """The cards, by index."""
+        found: list[dict] = self.ask("ListGpus", pb.ListGpusRequest())["gpus"]
+        return found
 
     def wait_allocation(self, uid: str) -> dict:
         found: dict = wait_until(lambda: self.allocations().get(uid), f"an allocation of Pod {uid}")
@@ -119,7 +135,7 @@ class KubeNode:
 
     def conditions(self) -> set[str]:
         """Types of the node's conditions."""
-        node = json.loads(self.daemon.cli("get", "nodes", "-o", "json").stdout)["items"][0]
+        node = self.ask("GetNode", pb.GetNodeRequest())["node"]
         return {each["type"] for each in node["conditions"]}
 
 

@@ -106,7 +106,7 @@ def test_health_follows_the_node_and_no_list_is_empty(make_node) -> None:
         subprocess.run(command, check=True, capture_output=True)
 
     fault("gpu=0,lost")
-    wait_until(lambda: "HEALTH_STATE_LOST" in node.daemon.cli("get", "gpus", "-o", "json").stdout, "the loss")
+    wait_until(lambda: any(gpu["health"] == "HEALTH_STATE_LOST" for gpu in node.gpus()), "the loss")
     capacity = node.kubelet.capacity(INDEX_0)
     assert node.kubelet.allocatable(INDEX_0) == capacity
     for gpu in range(1, 8):
@@ -146,3 +146,24 @@ def test_the_daemon_restarts_and_its_grants_are_adopted(node: KubeNode) -> None:
     node.api.create(late)
     allocation = node.wait_allocation(late["metadata"]["uid"])
     assert allocation["directory"] == str(host_path(late_given, "/run/tensor-fusion/shm/shm").parent)
+
+
+@pytest.mark.slow
+def test_grants_and_allocations_that_were_lost_are_learned_from_kubelets_checkpoint(make_node) -> None:
+    """A power cut: the limit files lay in memory, and of the daemon's directory the last seconds are missing."""
+    node = make_node().start()
+    document, given = node.run(pod("survivor", compute_percent_limit="20", vram_limit="1Gi"))
+    uid = document["metadata"]["uid"]
+    before = node.wait_allocation(uid)
+    node.daemon.kill()
+    shutil.rmtree(node.daemon.base_directory)
+    for path in (
+        *node.daemon.state_directory.glob("allocations/*.json"),
+        *node.daemon.state_directory.glob("kubernetes/grants/*"),
+    ):
+        path.unlink()
+    node.daemon.start().wait_ready()
+    again = node.wait_allocation(uid)
+    assert again["directory"] == before["directory"] == str(host_path(given, "/run/tensor-fusion/shm/shm").parent)
+    assert again["devices"][0]["gpuUuid"] == before["devices"][0]["gpuUuid"]
+    assert host_path(given, "/run/tensor-fusion/shm/shm").exists()

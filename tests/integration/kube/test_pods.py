@@ -62,7 +62,7 @@ def test_a_live_change_reaches_the_file_within_a_second_and_passes_admission(sha
 
 
 def test_a_scheduler_that_names_card_and_index_is_obeyed_at_once(shared_node: KubeNode) -> None:
-    gpus = json.loads(shared_node.daemon.cli("get", "gpus", "-o", "json").stdout)["items"]
+    gpus = shared_node.gpus()
     wanted = gpus[5]["uuid"]
     document = pod(
         "placed",
@@ -121,10 +121,10 @@ def test_a_statefulset_successor_never_has_its_predecessors_files(shared_node: K
 
 def test_native_gpus_of_another_plugin_hold_the_card(shared_node: KubeNode) -> None:  # 9.4 rows 56, 57
     def used_by() -> list[str]:
-        items = json.loads(shared_node.daemon.cli("get", "gpus", "-o", "json").stdout)["items"]
+        items = shared_node.gpus()
         return [gpu.get("usedBy", "") for gpu in items[:2]]
 
-    gpus = json.loads(shared_node.daemon.cli("get", "gpus", "-o", "json").stdout)["items"]
+    gpus = shared_node.gpus()
     foreign = {"uid": "f", "namespace": "default", "name": "native"}
     shared_node.kubelet.give_foreign(foreign, "main", "nvidia.com/gpu.shared", [f"{gpus[0]['uuid']}::2"])
     shared_node.kubelet.give_foreign(foreign, "main", "nvidia.com/gpu", [gpus[1]["uuid"]])

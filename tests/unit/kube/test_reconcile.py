@@ -110,6 +110,14 @@ def test_a_grant_of_a_failed_admission_is_forgotten_after_a_while() -> None:
     assert kinds(steps(replace(lonely, asked_at=500.0))) == [Discard]
 
 
+def test_a_pod_whose_allocation_was_lost_is_bound_again_while_its_files_wait() -> None:
+    bound = a_grant(pod_uid="u1", container="main")
+    assert steps(world(grants=(bound,))) == (), "it was released, and its files are gone"
+    lost = world(grants=(bound,), unarmed=frozenset({bound.uid}))
+    assert steps(lost) == (Bind(grant=bound, pod=a_pod(), container="main"),)
+    assert kinds(steps(replace(lost, pods={"u1": a_pod(ended=True)}))) == [Discard]
+
+
 def test_the_index_names_one_pod_or_none() -> None:
     pods = [a_pod("u1", "a"), a_pod("u2", "b")]
     assert by_index(pods, INDEX, 3, {"u1": 3, "u2": 4}) is pods[0]
