@@ -62,11 +62,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str, _setting("Address of the socket on which a process asks for a share of its own, unix:PATH")
     ] = ""
     insecure: Annotated[bool, _setting("Allow gRPC on TCP without encryption and without authentication")] = False
+    tls_dir: Annotated[
+        str,
+        _setting(
+            "Directory of ca.crt, tls.crt and tls.key for gRPC on TCP, here and to the aggregator; read again when "
+            "they change"
+        ),
+    ] = ""
     http_listen: Annotated[str, _setting("Host on which /metrics and the page are served")] = "127.0.0.1"
     http_port: Annotated[int, _setting("Port of /metrics and the page; 0 takes any free one", ge=0, le=65535)] = 8001
     base_dir: Annotated[str, _setting("Directory of the limit files, best a tmpfs of its own")] = ""
     state_dir: Annotated[str, _setting("Directory of what must survive a restart")] = ""
     report_to: Annotated[str, _setting("Address of the aggregator, HOST:PORT or unix:PATH; none by default")] = ""
+    report_token: Annotated[
+        str, _setting("File of the ServiceAccount token that says to the aggregator which node this is")
+    ] = ""
     catalogue: Annotated[str, _setting("TOML file with models that override the built-in catalogue", reload=True)] = ""
     xid_policy: Annotated[
         str, _setting("TOML file with Xid errors whose treatment differs from the built-in policy", reload=True)
