@@ -14,6 +14,7 @@ from hypervisor.cli.failure import EXIT_USAGE, CommandError
 SUBCOMMANDS: Mapping[str, str] = {
     "aggregator": "hypervisor.cli.aggregator:aggregator",
     "allocate": "hypervisor.cli.allocate:allocate",
+    "certs": "hypervisor.cli.certs:certs",
     "demo": "hypervisor.cli.demo:demo",
     "describe": "hypervisor.cli.describe:describe",
     "doctor": "hypervisor.cli.doctor:doctor",
