@@ -23,14 +23,14 @@ from hypervisor.aggregator.views import Moment, NodeView, cluster_gpu, cluster_n
 from hypervisor.model import Refusal, RefusalReason
 from hypervisor.rpc.answering import streaming, unary
 from hypervisor.rpc.statistics import CallCounter
-from hypervisor.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
+from hypervisor.v1 import cluster_pb2, types_pb2
 
-SERVICE = cluster_pb2.DESCRIPTOR.services_by_name["ClusterService"].full_name
+DESCRIPTOR = cluster_pb2.DESCRIPTOR.services_by_name["ClusterService"]
 _EVENTS_AT_ONCE = 500
 Item = TypeVar("Item")
 
 
-class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
+class ClusterService:
     """Answers from the registry; events that are older than memory come from the store."""
 
     def __init__(

@@ -1,4 +1,5 @@
-"""Where the aggregator's gRPC server listens: unix sockets, and TCP when that was said aloud."""
+"""Where the aggregator's gRPC server listens: unix sockets, TCP with certificates or tokens, or without when that was
+said aloud."""
 
 from __future__ import annotations
 
@@ -6,13 +7,9 @@ import grpc
 import structlog
 
 from hypervisor.rpc.address import TcpAddress, UnixAddress
-from hypervisor.rpc.listening import (
-    ListenError,
-    explain_bind_failure,
-    parse_listen,
-    remove_socket,
-    unix_socket_place,
-)
+from hypervisor.rpc.listening import ListenError, parse_listen, remove_socket, unix_socket_place
+from hypervisor.rpc.ports import add_port, check_security
+from hypervisor.rpc.tls import ServerCertificates
 
 log = structlog.get_logger("aggregator")
 
@@ -23,8 +20,9 @@ _SOCKET_MODE = 0o660
 class Listeners:
     """The server's addresses; owns the socket files."""
 
-    def __init__(self, server: grpc.aio.Server) -> None:
+    def __init__(self, server: grpc.aio.Server, certificates: ServerCertificates | None) -> None:
         self.server = server
+        self._certificates = certificates
         self._addresses: list[str] = []
         self._sockets: list[tuple[UnixAddress, int]] = []
 
@@ -37,30 +35,29 @@ class Listeners:
         """Bind one more address, unix:PATH or HOST:PORT. Raises ListenError."""
         address = parse_listen(text, "listen")
         if isinstance(address, TcpAddress):
-            if not insecure:
-                raise ListenError(
-                    f"listen: {address} is TCP without encryption and without authentication; say --insecure to "
-                    "allow that, or listen on unix:PATH"
-                )
-            log.warning("everyone who reaches this address may report nodes and read all of them", address=text)
-            self._addresses.append(str(TcpAddress(address.host, self._add(address))))
+            tls = self._certificates
+            check_security((address,), "listen", tls=tls is not None, insecure=insecure)
+            if tls is None:
+                log.warning("everyone who reaches this address may report nodes and read all of them", address=text)
+            self._addresses.append(str(TcpAddress(address.host, add_port(self.server, address, tls))))
             return
         with unix_socket_place(address, mode=_SOCKET_MODE):
-            self._add(address)
+            add_port(self.server, address, None)
             self._sockets.append((address, address.path.lstat().st_ino))
         self._addresses.append(str(address))
+
+    def bind_for_tokens(self, text: str) -> None:
+        """Bind one more HOST:PORT, whose callers show a token instead of a certificate. Raises ListenError."""
+        address = parse_listen(text, "token_listen")
+        if not isinstance(address, TcpAddress):
+            raise ListenError(f"token_listen: {text} is no HOST:PORT; on a unix socket its mode decides who may call")
+        if self._certificates is None:
+            raise ListenError("token_listen: tokens are only taken over TLS; name our certificate with --tls-dir")
+        port = add_port(self.server, address, self._certificates, ask_for_certificate=False)
+        self._addresses.append(str(TcpAddress(address.host, port)))
 
     async def stop(self, grace_seconds: float) -> None:
         """Stop serving, and remove our socket files."""
         await self.server.stop(grace_seconds)
         for address, inode in self._sockets:
             remove_socket(address, inode)
-
-    def _add(self, address: UnixAddress | TcpAddress) -> int:
-        try:
-            port: int = self.server.add_insecure_port(address.target)
-        except RuntimeError as error:
-            raise explain_bind_failure(address, str(error)) from error
-        if port == 0:
-            raise explain_bind_failure(address, "gRPC gave no reason")
-        return port

@@ -20,6 +20,7 @@ from hypervisor.aggregator.registry import Registry, RegistryStatistics
 from hypervisor.aggregator.report_service import ReportStatistics
 from hypervisor.aggregator.writer import WriterStatistics
 from hypervisor.metrics.family import Families
+from hypervisor.rpc.tls import ServerCertificates
 from hypervisor.v1 import cluster_pb2
 
 KEEP_SECONDS = 1.0
@@ -35,6 +36,8 @@ class Figures:
     writer: WriterStatistics
     feed: FeedStatistics
     watchers: int
+    refused_calls: tuple[tuple[str, int], ...]
+    certificates: ServerCertificates | None
     calls: tuple[tuple[str, str, int], ...]
 
 
@@ -65,6 +68,7 @@ class MetricsPage:
         _streams(made, figures)
         _storage(made, figures)
         _readers(made, figures)
+        _security(made, figures)
         yield from made.families()
 
     def _objects(self, made: Families) -> None:
@@ -131,3 +135,16 @@ def _readers(made: Families, figures: Figures) -> None:
     made.counter("aggregator_watch_resets_total", "Watches that began anew", figures.feed.resets_total)
     for method, code, count in figures.calls:
         made.counter("aggregator_calls_total", "Calls of ClusterService", count, method=method, code=code)
+
+
+def _security(made: Families, figures: Figures) -> None:
+    for reason, count in figures.refused_calls:
+        made.counter(
+            "aggregator_refused_calls_total", "Calls refused for who asked, or how often", count, reason=reason
+        )
+    if (certificates := figures.certificates) is not None:
+        failing = 1.0 if certificates.failing else 0.0
+        made.gauge("aggregator_certificates_failing", "1 when new certificates can't be used", failing)
+        made.counter(
+            "aggregator_certificate_reloads_total", "Certificates that were read again", certificates.reloads_total
+        )

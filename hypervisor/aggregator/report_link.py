@@ -15,7 +15,8 @@ from hypervisor.v1 import report_pb2, types_pb2
 class ReportLink:
     """An open stream of a node. Only the loop's tasks call it, the stream's own handler among them.
 
-    has_reported: a snapshot was taken from this stream. ended_because: set when we end the stream ourselves.
+    owned_name: the only name that the node may have, "" for any. has_reported: a snapshot was taken from this stream.
+    ended_because: set when we end the stream ourselves.
     """
 
     __slots__ = (
@@ -30,11 +31,13 @@ class ReportLink:
         "ended_because",
         "has_reported",
         "node",
+        "owned_name",
     )
 
-    def __init__(self, context: grpc.aio.ServicerContext[Any, Any], node: NodeRecord) -> None:
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any], node: NodeRecord, *, owned_name: str) -> None:
         """To be made in the handler's task."""
         self.node = node
+        self.owned_name = owned_name
         self.has_reported = False
         self.ended_because: Refusal | None = None
         self._context = context

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,8 @@ from hypervisor.aggregator.report_link import ReportLink
 from hypervisor.aggregator.settings import AggregatorSettings
 from hypervisor.aggregator.writer import Writer
 from hypervisor.model import Refusal, RefusalReason
-from hypervisor.rpc.answering import abort_with
+from hypervisor.rpc.answering import Context, abort_with
+from hypervisor.rpc.guard import Peer
 from hypervisor.v1 import report_pb2, types_pb2
 
 log = structlog.get_logger("reports")
@@ -38,6 +39,9 @@ SERVICE = report_pb2.DESCRIPTOR.services_by_name["ReportService"].full_name
 MESSAGES_PER_SECOND = 100.0
 MESSAGES_AT_ONCE = 400.0
 EVENTS_PER_BATCH = 1_000
+# How long a stream may be open without saying whose it is; many open at once after a restart.
+HELLO_SECONDS = 60.0
+LONGEST_SPREAD_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +67,12 @@ class ReportService:
         liveness: LivenessWheel,
         settings: AggregatorSettings,
         *,
+        who: Callable[[Context], Awaitable[Peer]],
         monotonic: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
+        """who: who is at the other end of a stream; raises Refusal."""
+        self._who = who
         self._registry = registry
         self._events = events
         self._writer = writer
@@ -90,11 +97,11 @@ class ReportService:
 
     async def report(self, _: Any, context: grpc.aio.ServicerContext[bytes, report_pb2.ReportResponse]) -> None:
         """One stream, until the node ends it, another of the same node takes over, or we stop."""
-        first: Any = await context.read()  # bytes, or EOF, which the stubs don't know
-        if first is grpc.aio.EOF:
-            return
         try:
-            link = self._open(self._hello(first), context)
+            first = await self._first(context)
+            if first is grpc.aio.EOF:
+                return
+            link = self._open(self._hello(first), await self._who(context), context)
         except Refusal as refusal:
             self._refused[refusal.reason.value] += 1
             log.warning("a node's stream is refused", peer=context.peer(), error=str(refusal))
@@ -132,6 +139,14 @@ class ReportService:
 
     # --- opening and closing
 
+    async def _first(self, context: Context) -> Any:
+        """The first message: bytes, or EOF, which the stubs don't know. Raises Refusal when none comes."""
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                return await context.read()
+        except TimeoutError:
+            raise _invalid("hello", f"no message came within {HELLO_SECONDS:g} s") from None
+
     def _hello(self, data: bytes) -> report_pb2.Hello:
         try:
             request = report_pb2.ReportRequest.FromString(data)
@@ -146,12 +161,13 @@ class ReportService:
         return request.hello
 
     def _open(
-        self, hello: report_pb2.Hello, context: grpc.aio.ServicerContext[bytes, report_pb2.ReportResponse]
+        self, hello: report_pb2.Hello, peer: Peer, context: grpc.aio.ServicerContext[bytes, report_pb2.ReportResponse]
     ) -> ReportLink:
         """The stream's link, its welcome on the way. Raises Refusal."""
         identity, registry = hello.node, self._registry
         if self._closing:
             raise _stopping()
+        owned_name = self._owned_name(identity, peer)
         if hello.simulated and not self._settings.allow_simulated:
             raise _simulated(identity.name)
         if identity.uid not in registry.nodes and len(registry.nodes) >= self._settings.max_nodes:
@@ -172,7 +188,7 @@ class ReportService:
                     remedy="if two machines report under this UID, remove node.json in one's state directory",
                 )
             )
-        link = ReportLink(context, node)
+        link = ReportLink(context, node, owned_name=owned_name)
         node.link = link
         self._links.add(link)
         self._opened += 1
@@ -182,11 +198,37 @@ class ReportService:
         log.info("a node reports", node=node.name, uid=node.uid, peer=context.peer())
         return link
 
+    def _owned_name(self, identity: types_pb2.NodeIdentity, peer: Peer) -> str:
+        """The only name under which this peer may report; "" where the socket decides. Raises Refusal for another's
+        name, and for the UID of a node of another name: a UID is no secret."""
+        if peer.identity is None:
+            return ""
+        owned = peer.identity.name
+        if identity.name != owned:
+            raise Refusal(
+                RefusalReason.FORBIDDEN,
+                f"{peer.identity} may not report node {identity.name}",
+                field="hello.node.name",
+                remedy="use that node's own certificate, or give the daemon the certificate's name with --node-name",
+            )
+        known = self._registry.nodes.get(identity.uid)
+        if known is not None and known.name != owned:
+            raise Refusal(
+                RefusalReason.FORBIDDEN,
+                f"{peer.identity} may not report under the UID of node {known.name}",
+                field="hello.node.uid",
+                remedy="if the node was renamed, remove node.json in its state directory, and it gets a UID of its own",
+            )
+        return owned
+
     def _welcome(self, node: NodeRecord) -> report_pb2.Welcome:
         welcome = report_pb2.Welcome(
             held_event_epoch=node.stored_events[0],
             held_event_sequence=node.stored_events[1],
             heartbeat_seconds=self._settings.heartbeat_seconds,
+            reconnect_spread_seconds=min(
+                LONGEST_SPREAD_SECONDS, len(self._registry.nodes) / self._settings.reconnects_per_second
+            ),
             aggregator_version=hypervisor.__version__,
         )
         if node.held is not None:
@@ -264,7 +306,7 @@ class ReportService:
         changes = delta.changes
         reports.check_allocations(changes, "delta.changes")
         if changes.HasField("node"):
-            reports.check_node(changes.node, node.uid, "delta.changes.node")
+            reports.check_node(changes.node, node.uid, "delta.changes.node", owned_name=link.owned_name)
         self._check_simulated(link, [*changes.gpus, *([changes.node] if changes.HasField("node") else [])])
         before = self._registry.version
         self._registry.apply_delta(node, to, changes)
@@ -278,7 +320,7 @@ class ReportService:
             # Within a stream a node's state only moves on.
             self._messages["stale"] += 1
             return
-        reports.check_node(snapshot.state.node, node.uid, "snapshot.state.node")
+        reports.check_node(snapshot.state.node, node.uid, "snapshot.state.node", owned_name=link.owned_name)
         reports.check_allocations(snapshot.state, "snapshot.state")
         self._check_simulated(link, [*snapshot.state.gpus, snapshot.state.node])
         before = self._registry.version
@@ -302,7 +344,8 @@ class ReportService:
         for event in batch.events:
             row = rows.event_row(event, node_uid=node.uid, received_at=now)
             if row is not None:
-                taken.append(row)
+                # A node tells of itself only, whatever name it writes there.
+                taken.append(row._replace(node_name=node.name))
             if event.node_uid == node.uid and event.epoch <= reports.MAX_COUNTER:
                 # Also of one that is dropped, or the node would send it for ever.
                 last = max(last, (event.epoch, event.sequence))

@@ -54,12 +54,19 @@ def check_revision(revision: types_pb2.Revision, field: str) -> tuple[int, int]:
     return revision.epoch, revision.revision
 
 
-def check_node(node: types_pb2.Node, uid: str, field: str) -> None:
-    """Raise ReportError unless this is the node that the stream belongs to, and its figures can be summed."""
+def check_node(node: types_pb2.Node, uid: str, field: str, *, owned_name: str = "") -> None:
+    """Raise ReportError unless this is the node that the stream belongs to, and its figures can be summed.
+
+    owned_name: the only name that it may have; "": any.
+    """
     if node.identity.uid != uid:
         raise ReportError(f"{field}.identity.uid", f"{_shown(node.identity.uid)} is not this stream's node, {uid}")
     if not _NAME.fullmatch(node.identity.name):
         raise ReportError(f"{field}.identity.name", f"{_shown(node.identity.name)} is no node name")
+    if owned_name and node.identity.name != owned_name:
+        raise ReportError(
+            f"{field}.identity.name", f"{_shown(node.identity.name)} is not this stream's node, {owned_name}"
+        )
     if node.ByteSize() > MAX_OBJECT_BYTES:
         raise ReportError(field, f"is larger than {MAX_OBJECT_BYTES} bytes")
     _figure(node.tflops, f"{field}.tflops", MAX_TFLOPS * MAX_GPUS)

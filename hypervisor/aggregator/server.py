@@ -14,7 +14,7 @@ import grpc
 import structlog
 
 from hypervisor.aggregator import rows
-from hypervisor.aggregator.cluster_service import SERVICE as CLUSTER_SERVICE
+from hypervisor.aggregator.cluster_service import DESCRIPTOR as CLUSTER_SERVICE
 from hypervisor.aggregator.cluster_service import ClusterService
 from hypervisor.aggregator.event_log import EventLog
 from hypervisor.aggregator.gpu_feed import GpuFeed
@@ -30,14 +30,19 @@ from hypervisor.aggregator.report_service import ReportService
 from hypervisor.aggregator.settings import AggregatorSettings
 from hypervisor.aggregator.sqlite_store import SqliteStore
 from hypervisor.aggregator.store import Stored
+from hypervisor.aggregator.token_review import open_token_review
+from hypervisor.aggregator.tokens import Accounts, Tokens
 from hypervisor.aggregator.views import Moment
 from hypervisor.aggregator.writer import Writer
 from hypervisor.http.message import Request, Response, error_response, json_response
+from hypervisor.model.peer import Role
 from hypervisor.rpc.address import TcpAddress
 from hypervisor.rpc.channel_options import SERVER_OPTIONS
+from hypervisor.rpc.guard import Guard, IdentifyToken, Limits
 from hypervisor.rpc.listening import ListenError, parse_listen
+from hypervisor.rpc.ports import server_certificates
+from hypervisor.rpc.registration import add_service
 from hypervisor.rpc.standing_services import add_standing_services
-from hypervisor.v1 import cluster_pb2_grpc
 
 log = structlog.get_logger("aggregator")
 
@@ -56,8 +61,26 @@ _RESTORE_SLICE = 2_000
 class Aggregator:
     """All parts of one process, wired; made by open() and ended by close()."""
 
-    def __init__(self, settings: AggregatorSettings, store: SqliteStore, stored: Stored) -> None:
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        store: SqliteStore,
+        stored: Stored,
+        *,
+        identify_token: IdentifyToken | None = None,
+    ) -> None:
+        """identify_token: how a ServiceAccount token becomes an identity. Raises ListenError."""
         self._settings = settings
+        self._certificates = server_certificates(settings.tls_dir)
+        self._guard = Guard(
+            {REPORT_SERVICE: frozenset({Role.NODE}), CLUSTER_SERVICE.full_name: frozenset({Role.READER})},
+            Limits(
+                requests_per_second=settings.requests_per_second,
+                requests_at_once=2 * settings.requests_per_second,
+                streams=settings.streams_per_peer,
+            ),
+            identify_token=identify_token,
+        )
         self._events = EventLog(last_number=stored.last_event)
         recorder = Recorder(self._events.add, store_id=stored.store_id, start=stored.start, wall=time.time)
         self.registry = Registry(
@@ -82,6 +105,7 @@ class Aggregator:
             self._writer,
             self._liveness,
             settings,
+            who=self._guard.who,
             monotonic=time.monotonic,
             wall=time.time,
         )
@@ -91,7 +115,9 @@ class Aggregator:
         )
         self._page = MetricsPage(self.registry, self._figures, monotonic=time.monotonic)
         self._closing = asyncio.Event()
-        self._listeners = Listeners(grpc.aio.server(options=_SERVER_OPTIONS))
+        self._listeners = Listeners(
+            grpc.aio.server(interceptors=(self._guard,), options=_SERVER_OPTIONS), self._certificates
+        )
 
     async def restore(self, stored: Stored) -> None:
         """Take what the store held; nodes are late until they are heard of. Raises StoreError."""
@@ -116,10 +142,12 @@ class Aggregator:
         """Bind and serve gRPC; returns the addresses. Raises ListenError, and then nothing is bound."""
         server = self._listeners.server
         server.add_generic_rpc_handlers((self._reports.handler(),))
-        cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._cluster, server)
-        add_standing_services(server, (REPORT_SERVICE, CLUSTER_SERVICE), self._closing)
+        add_service(server, CLUSTER_SERVICE, self._cluster)
+        add_standing_services(server, (REPORT_SERVICE, CLUSTER_SERVICE.full_name), self._closing)
         for text in self._settings.listen:
             self._listeners.bind(text, insecure=self._settings.insecure)
+        for text in self._settings.token_listen:
+            self._listeners.bind_for_tokens(text)
         await server.start()
         return self._listeners.addresses
 
@@ -161,6 +189,8 @@ class Aggregator:
             writer=self._writer.statistics(),
             feed=self._feed.statistics(),
             watchers=self._cluster.watchers,
+            refused_calls=self._guard.refused(),
+            certificates=self._certificates,
             calls=self._cluster.calls.statistics(),
         )
 
@@ -176,9 +206,17 @@ async def serve(settings: AggregatorSettings, *, on_ready: Callable[[tuple[str, 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    with locked(settings.store):
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(locked(settings.store))
+        identify_token = None
+        if settings.token_listen:
+            review = await stack.enter_async_context(open_token_review(settings.kubeconfig))
+            accounts = Accounts(
+                reporters=frozenset(settings.reporter_accounts), readers=frozenset(settings.reader_accounts)
+            )
+            identify_token = Tokens(review, accounts, monotonic=time.monotonic).identify
         store, stored = await asyncio.to_thread(_open, settings.store, settings.tombstone_count)
-        aggregator = Aggregator(settings, store, stored)
+        aggregator = Aggregator(settings, store, stored, identify_token=identify_token)
         try:
             await aggregator.restore(stored)
             addresses = await aggregator.start()

@@ -16,7 +16,15 @@ class AggregatorSettings:
     listen: tuple[str, ...]
     store: Path
     http_listen: str = "127.0.0.1:8002"
+    # HOST:PORT where ServiceAccount tokens stand for client certificates.
+    token_listen: tuple[str, ...] = ()
+    tls_dir: str = ""
     insecure: bool = False
+    kubeconfig: str = ""
+    reporter_accounts: tuple[str, ...] = ("tensor-fusion-sys/tensor-fusion-hypervisor-sa",)
+    reader_accounts: tuple[str, ...] = ()
+    requests_per_second: float = 500.0
+    streams_per_peer: int = 1_000
     allow_simulated: bool = False
     heartbeat_seconds: float = 5.0
     # A heartbeat comes with up to 20 % jitter: two that are missing, and half a one of patience.
@@ -26,6 +34,8 @@ class AggregatorSettings:
     event_retention_seconds: float = 7 * 86_400.0
     event_retention_count: int = 1_000_000
     tombstone_count: int = 10_000
+    # After a restart so many nodes a second come back: below what one core can take in handshakes and snapshots.
+    reconnects_per_second: float = 400.0
     max_nodes: int = 20_000
     max_watchers: int = 5_000
     shutdown_seconds: float = 4.0

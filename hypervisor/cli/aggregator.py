@@ -21,6 +21,54 @@ from hypervisor.config import runtime_directory, state_directory
 )
 @click.option("--store", type=click.Path(path_type=Path), help="SQLite file that keeps objects and events.")
 @click.option("--http-listen", default="127.0.0.1:8002", show_default=True, help="Address of /metrics, HOST:PORT.")
+@click.option(
+    "--tls-dir",
+    default="",
+    envvar="HYPERVISOR_TLS_DIR",
+    metavar="DIR",
+    help="Directory of ca.crt, tls.crt and tls.key for gRPC on TCP; read again when they change.",
+)
+@click.option(
+    "--token-listen",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Address whose callers show a ServiceAccount token instead of a certificate; may be given several times.",
+)
+@click.option(
+    "--reporter-account",
+    multiple=True,
+    default=("tensor-fusion-sys/tensor-fusion-hypervisor-sa",),
+    show_default=True,
+    metavar="NAMESPACE/NAME",
+    help="ServiceAccount whose Pods may report the node that they run on; may be given several times.",
+)
+@click.option(
+    "--reader-account",
+    multiple=True,
+    metavar="NAMESPACE/NAME",
+    help="ServiceAccount that may read; may be given several times.",
+)
+@click.option(
+    "--kubeconfig",
+    default="",
+    envvar="HYPERVISOR_KUBECONFIG",
+    metavar="FILE",
+    help="How to reach the API server; by default the service account of the Pod that this runs in.",
+)
+@click.option(
+    "--requests-per-second",
+    type=click.FloatRange(1, 1_000_000),
+    default=500.0,
+    show_default=True,
+    help="Calls that one peer may make in a second; for a moment twice as many.",
+)
+@click.option(
+    "--streams-per-peer",
+    type=click.IntRange(1, 100_000),
+    default=1_000,
+    show_default=True,
+    help="Watches that one peer may have open.",
+)
 @click.option("--insecure", is_flag=True, help="Allow gRPC on TCP without encryption and without authentication.")
 @click.option("--allow-simulated", is_flag=True, help="Take nodes whose GPUs are simulated.")
 @click.option(
@@ -59,6 +107,13 @@ def aggregator(
     listen: tuple[str, ...],
     store: Path | None,
     http_listen: str,
+    tls_dir: str,
+    token_listen: tuple[str, ...],
+    reporter_account: tuple[str, ...],
+    reader_account: tuple[str, ...],
+    kubeconfig: str,
+    requests_per_second: float,
+    streams_per_peer: int,
     insecure: bool,
     allow_simulated: bool,
     heartbeat_seconds: float,
@@ -78,6 +133,13 @@ def aggregator(
         listen=listen or (f"unix:{runtime_directory() / 'aggregator.sock'}",),
         store=store or state_directory() / "aggregator" / "store.db",
         http_listen=http_listen,
+        tls_dir=tls_dir,
+        token_listen=token_listen,
+        reporter_accounts=reporter_account,
+        reader_accounts=reader_account,
+        kubeconfig=kubeconfig,
+        requests_per_second=requests_per_second,
+        streams_per_peer=streams_per_peer,
         insecure=insecure,
         allow_simulated=allow_simulated,
         heartbeat_seconds=heartbeat_seconds,

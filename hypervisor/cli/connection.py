@@ -18,14 +18,31 @@ if TYPE_CHECKING:
     from hypervisor.rpc.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
+# Under which the command's context keeps the directory, so that only connected() has to know of it.
+_TLS_KEY = f"{__name__}.tls_dir"
 _SYSTEM_DIRECTORY = Path("/run/hypervisor")  # where a daemon of root's has its sockets
 
-server_option = click.option(
+_address_option = click.option(
     "--server",
     metavar="ADDRESS",
     envvar="HYPERVISOR_SERVER",
     help="unix:PATH or HOST:PORT [default: the socket of this node's daemon]",
 )
+_tls_option = click.option(
+    "--tls-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="HYPERVISOR_TLS_DIR",
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.__setitem__(_TLS_KEY, value),
+    help="Directory of ca.crt, tls.crt and tls.key of a reader, for a server on TCP that wants certificates",
+)
+
+
+def server_option(command: F) -> F:
+    """The options that name a server: --server, and --tls-dir for how to talk to it on TCP."""
+    return _address_option(_tls_option(command))
+
+
 admin_server_option = click.option(
     "--server",
     metavar="ADDRESS",
@@ -48,17 +65,26 @@ def default_address(*, admin: bool) -> str:
     return address
 
 
+def tls_directory() -> Path | None:
+    """What --tls-dir of the running command says; None where nothing does."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_TLS_KEY)
+
+
 @contextmanager
 def connected(address: str | None, *, admin: bool = False) -> Iterator[Client]:
     """A client of the server at the address (None: the default). What goes wrong in the block ends the command."""
     from hypervisor.rpc.address import AddressError
     from hypervisor.rpc.client import CallFailed, ServerUnreachable, connect
+    from hypervisor.rpc.tls import TlsError
 
     try:
-        with connect(address or default_address(admin=admin)) as client:
+        with connect(address or default_address(admin=admin), tls=tls_directory()) as client:
             yield client
     except AddressError as error:
         raise CommandError(f"--server: {error}", status=EXIT_USAGE) from error
+    except TlsError as error:
+        raise CommandError(f"--tls-dir: {error}", status=EXIT_USAGE) from error
     except ServerUnreachable as error:
         raise CommandError(str(error), status=EXIT_UNREACHABLE) from error
     except (Refusal, CallFailed) as error:

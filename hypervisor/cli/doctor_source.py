@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hypervisor.cli.connection import default_address
+from hypervisor.cli.connection import default_address, tls_directory
 from hypervisor.cli.failure import EXIT_USAGE, CommandError
 from hypervisor.doctor.facts import ClusterFacts, NodeFacts, event_facts, gpu_facts, node_facts
 from hypervisor.doctor.root import METADATA, Root, UnreadableError
@@ -61,13 +61,14 @@ def _ask(server: str | None, ask: Callable[[Any], Facts]) -> tuple[Facts | None,
     from hypervisor.model import Refusal
     from hypervisor.rpc.address import AddressError
     from hypervisor.rpc.client import CallFailed, ServerUnreachable, connect
+    from hypervisor.rpc.tls import TlsError
 
     try:
-        with connect(server or default_address(admin=False), timeout=ASK_SECONDS) as client:
+        with connect(server or default_address(admin=False), timeout=ASK_SECONDS, tls=tls_directory()) as client:
             return ask(client), ""
     except AddressError as error:
         raise CommandError(f"--server: {error}", status=EXIT_USAGE) from error
-    except (ServerUnreachable, Refusal, CallFailed) as error:
+    except (ServerUnreachable, TlsError, Refusal, CallFailed) as error:
         return None, str(error)
 
 

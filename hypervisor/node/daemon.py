@@ -29,7 +29,7 @@ from hypervisor.node.journal import Journal
 from hypervisor.node.lock import locked
 from hypervisor.node.notify import Notifier
 from hypervisor.node.noting import log_event
-from hypervisor.node.reporter import Reporter, report_address
+from hypervisor.node.reporter import Reporter, report_way
 from hypervisor.node.revisions import Revisions
 from hypervisor.node.signals import serve_signals
 from hypervisor.node.stopping import Deadline
@@ -129,8 +129,7 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
         node.add_feed("rpc", server)
         reporter = None
         if settings.report_to:
-            aggregator = report_address(settings.report_to, insecure=settings.insecure)
-            reporter = Reporter(aggregator, state=node.state, journal=journal, host=server.host)
+            reporter = Reporter(report_way(settings), state=node.state, journal=journal, host=server.host)
             node.report_through(reporter)
         kubernetes = None
         if settings.kubernetes:

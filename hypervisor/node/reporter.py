@@ -7,25 +7,41 @@ latest state and all its events.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
+from hypervisor.config import Settings
 from hypervisor.model import Event, NodeSnapshot
 from hypervisor.node.journal import Journal
 from hypervisor.rpc.address import TcpAddress, UnixAddress
 from hypervisor.rpc.asyncio_host import AsyncioHost
 from hypervisor.rpc.listening import ListenError, parse_listen
+from hypervisor.rpc.ports import check_security
 from hypervisor.rpc.report_client import Position, ReportClient, ReportStatistics
+from hypervisor.rpc.report_way import ReportWay
+from hypervisor.rpc.tls import TlsError
 
 
-def report_address(text: str, *, insecure: bool) -> UnixAddress | TcpAddress:
+def report_address(text: str, *, insecure: bool, tls: bool = False) -> UnixAddress | TcpAddress:
     """Where to report, from the setting. Raises ListenError that names it."""
     address = parse_listen(text, "report_to")
-    if isinstance(address, TcpAddress) and not insecure:
-        raise ListenError(
-            f"report_to: {address} is TCP without encryption and without authentication; say --insecure to allow "
-            "that, or report to unix:PATH"
-        )
+    check_security((address,), "report_to", tls=tls, insecure=insecure)
     return address
+
+
+def report_way(settings: Settings) -> ReportWay:
+    """Where to report, and how we say who we are. Raises ListenError that names the setting."""
+    address = report_address(settings.report_to, insecure=settings.insecure, tls=bool(settings.tls_dir))
+    tls = Path(settings.tls_dir) if settings.tls_dir and isinstance(address, TcpAddress) else None
+    token = Path(settings.report_token) if settings.report_token else None
+    if token is not None and tls is None:
+        raise ListenError("report_token: a token is only sent over TLS; name a directory with ca.crt with --tls-dir")
+    way = ReportWay(address, tls=tls, token=token)
+    try:
+        way.check()
+    except TlsError as error:
+        raise ListenError(f"tls_dir: {error}") from error
+    return way
 
 
 class SnapshotSource(Protocol):
@@ -39,14 +55,12 @@ class SnapshotSource(Protocol):
 class Reporter:
     """One aggregator, from the node's side. For the trio main thread."""
 
-    def __init__(
-        self, address: UnixAddress | TcpAddress, *, state: SnapshotSource, journal: Journal, host: AsyncioHost
-    ) -> None:
+    def __init__(self, way: ReportWay, *, state: SnapshotSource, journal: Journal, host: AsyncioHost) -> None:
         self._state = state
         self._journal = journal
         self._host = host
         self._latest = state.snapshot
-        self._client = ReportClient(address, state.snapshot, _Across(self, host))
+        self._client = ReportClient(way, state.snapshot, _Across(self, host))
         # One message to the loop at a time, however many states and events there are.
         self._state_posted = self._events_posted = False
 

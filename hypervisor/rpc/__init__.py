@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 # gRPC reads it when it is imported. We start programs and never go on in a fork; with its handlers gRPC would print
 # a line to stderr at each start.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# Each failed TLS handshake, a port scan's for instance, would be a line in a format of gRPC's own.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 if TYPE_CHECKING:
     from hypervisor.rpc.asyncio_host import AsyncioHost, HostClosing, open_asyncio_host

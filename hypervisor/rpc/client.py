@@ -21,6 +21,7 @@ from hypervisor.model import Refusal
 from hypervisor.rpc.address import TcpAddress, UnixAddress, parse_address
 from hypervisor.rpc.channel_options import CLIENT_OPTIONS
 from hypervisor.rpc.refusals import DETAILS_KEY, refusal_from_status
+from hypervisor.rpc.tls import channel_credentials
 
 Response = TypeVar("Response")
 DEADLINE_SECONDS = 10.0
@@ -76,17 +77,24 @@ class Client:
             return refusal
         code, words = error.code(), error.details() or "it gave no reason"
         if code is grpc.StatusCode.UNAVAILABLE:
-            return ServerUnreachable(_why_unreachable(self.address) or f"{self.address} doesn't answer: {words}")
+            return ServerUnreachable(_why_unreachable(self.address) or _unanswered(self.address, words))
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return ServerUnreachable(f"{self.address} didn't answer within {self._timeout:g} s; is the daemon stuck?")
         return CallFailed(f"{self.address} answered {code.name}: {words}")
 
 
 @contextmanager
-def connect(address: str, *, timeout: float = DEADLINE_SECONDS) -> Iterator[Client]:
-    """A client for unix:PATH or HOST:PORT. Connects with the first call. Raises AddressError."""
+def connect(address: str, *, timeout: float = DEADLINE_SECONDS, tls: Path | None = None) -> Iterator[Client]:
+    """A client for unix:PATH or HOST:PORT; on TCP with the certificates of the directory tls, where it is given.
+
+    Connects with the first call. Raises AddressError or TlsError.
+    """
     parsed = parse_address(address)
-    with grpc.insecure_channel(parsed.target, options=CLIENT_OPTIONS) as channel:
+    if tls is not None and isinstance(parsed, TcpAddress):
+        channel = grpc.secure_channel(parsed.target, channel_credentials(tls), options=CLIENT_OPTIONS)
+    else:
+        channel = grpc.insecure_channel(parsed.target, options=CLIENT_OPTIONS)
+    with channel:
         yield Client(parsed, channel, timeout)
 
 
@@ -117,6 +125,16 @@ def _why_unreachable(address: UnixAddress | TcpAddress) -> str | None:
     except OSError as error:
         return _unreachable_words(address, error)
     return None
+
+
+def _unanswered(address: UnixAddress | TcpAddress, words: str) -> str:
+    """Something listens there and does not talk to us."""
+    if isinstance(address, UnixAddress):
+        return f"{address} doesn't answer: {words}"
+    return (
+        f"{address} doesn't answer: {words}; if it wants certificates, name their directory with --tls-dir, and if it "
+        "has none, leave that out"
+    )
 
 
 def _unreachable_words(address: UnixAddress | TcpAddress, error: OSError) -> str:

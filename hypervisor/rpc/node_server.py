@@ -12,16 +12,17 @@ import trio
 
 from hypervisor.config import Settings
 from hypervisor.model import NodeSnapshot
+from hypervisor.model.peer import Role
 from hypervisor.rpc.address import TcpAddress, UnixAddress
 from hypervisor.rpc.asyncio_host import AsyncioHost, HostClosing, open_asyncio_host
 from hypervisor.rpc.channel_options import SERVER_OPTIONS
 from hypervisor.rpc.event_feed import EventFeed
+from hypervisor.rpc.guard import Guard, Limits
 from hypervisor.rpc.interfaces import Diagnose, EventSource, NodeCommands
 from hypervisor.rpc.listening import (
     READ_MODE,
     ListenError,
     admin_access,
-    explain_bind_failure,
     parse_listen,
     parse_unix,
     remove_socket,
@@ -29,9 +30,11 @@ from hypervisor.rpc.listening import (
 )
 from hypervisor.rpc.node_feed import HEARTBEAT_SECONDS, NodeFeed
 from hypervisor.rpc.node_service import NodeService
+from hypervisor.rpc.ports import add_port, check_security, server_certificates
 from hypervisor.rpc.registration import add_service
 from hypervisor.rpc.standing_services import add_standing_services
 from hypervisor.rpc.statistics import CallCounter, RpcStatistics
+from hypervisor.rpc.tls import ServerCertificates
 from hypervisor.v1 import node_pb2
 
 SERVICE = node_pb2.DESCRIPTOR.services_by_name["NodeService"]
@@ -129,24 +132,27 @@ async def open_node_server(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Places:
-    """Where to listen."""
+    """Where to listen; tls: with what on TCP, None: without encryption."""
 
     read: tuple[UnixAddress | TcpAddress, ...]
     admin: UnixAddress
+    tls: ServerCertificates | None
 
     @classmethod
     def of(cls, settings: Settings) -> _Places:
         read = tuple(parse_listen(text, "listen") for text in settings.read_addresses)
-        for address in read:
-            if isinstance(address, TcpAddress) and not settings.insecure:
-                raise ListenError(
-                    f"listen: {address} is TCP without encryption and without authentication; say --insecure to "
-                    "allow that, or listen on unix:PATH"
-                )
+        check_security(read, "listen", tls=bool(settings.tls_dir), insecure=settings.insecure)
         admin = parse_unix(settings.admin_address, "admin_listen")
         if admin in read:
             raise ListenError(f"listen: {admin} is the admin socket too; queries and changes need a socket each")
-        return cls(read=read, admin=admin)
+        return cls(read=read, admin=admin, tls=server_certificates(settings.tls_dir))
+
+    def groups(self) -> tuple[tuple[tuple[UnixAddress | TcpAddress, ...], bool], ...]:
+        """Addresses that share a server, and whether they may only read: TCP, whose callers are asked who they are,
+        the read sockets, and the admin socket."""
+        tcp = tuple(address for address in self.read if isinstance(address, TcpAddress))
+        unix = tuple(address for address in self.read if isinstance(address, UnixAddress))
+        return tuple(group for group in ((unix, True), (tcp, True), ((self.admin,), False)) if group[0])
 
 
 @dataclass(slots=True)
@@ -185,7 +191,7 @@ async def _start(
     running = _Running((node_feed, server._event_feed), asyncio.Event())  # noqa: SLF001
     addresses: list[str] = []
     try:
-        for readable, admin_address in ((places.read, str(places.admin)), ((places.admin,), None)):
+        for group, read_only in places.groups():
             service = NodeService(
                 latest=lambda: server.latest,
                 node_feed=node_feed,
@@ -194,14 +200,16 @@ async def _start(
                 diagnose=diagnose,
                 host=server.host,
                 calls=server._calls,  # noqa: SLF001
-                admin_address=admin_address,
+                admin_address=str(places.admin) if read_only else None,
             )
-            grpc_server = grpc.aio.server(options=SERVER_OPTIONS)
+            on_tcp = isinstance(group[0], TcpAddress)
+            guards = (Guard({SERVICE.full_name: frozenset({Role.READER})}, Limits()),) if on_tcp else ()
+            grpc_server = grpc.aio.server(interceptors=guards, options=SERVER_OPTIONS)
             running.servers.append(grpc_server)
             add_service(grpc_server, SERVICE, service)
             add_standing_services(grpc_server, (SERVICE.full_name,), running.closing)
-            access = (READ_MODE, -1) if admin_address is not None else admin_access()
-            addresses.extend(_bind(running, grpc_server, address, access) for address in readable)
+            access = (READ_MODE, -1) if read_only else admin_access()
+            addresses.extend(_bind(running, grpc_server, address, access, places.tls) for address in group)
         for grpc_server in running.servers:
             await grpc_server.start()
             running.guards.append(asyncio.create_task(_guard(server.host, grpc_server)))
@@ -222,23 +230,17 @@ async def _guard(host: AsyncioHost, server: grpc.aio.Server) -> None:
 
 
 def _bind(
-    running: _Running, server: grpc.aio.Server, address: UnixAddress | TcpAddress, access: tuple[int, int]
+    running: _Running,
+    server: grpc.aio.Server,
+    address: UnixAddress | TcpAddress,
+    access: tuple[int, int],
+    tls: ServerCertificates | None,
 ) -> str:
     """Bind one address; returns it as it came to be."""
     if isinstance(address, TcpAddress):
-        return str(TcpAddress(address.host, _add_port(server, address)))
+        return str(TcpAddress(address.host, add_port(server, address, tls)))
     mode, group = access
     with unix_socket_place(address, mode=mode, group=group):
-        _add_port(server, address)
+        add_port(server, address, None)
         running.sockets.append((address, address.path.lstat().st_ino))
     return str(address)
-
-
-def _add_port(server: grpc.aio.Server, address: UnixAddress | TcpAddress) -> int:
-    try:
-        port: int = server.add_insecure_port(address.target)
-    except RuntimeError as error:
-        raise explain_bind_failure(address, str(error)) from error
-    if port == 0:
-        raise explain_bind_failure(address, "gRPC gave no reason")
-    return port

@@ -18,18 +18,21 @@ import structlog
 
 from hypervisor.model import Event, NodeSnapshot, Revision
 from hypervisor.model.delta import diff
-from hypervisor.rpc.address import TcpAddress, UnixAddress
 from hypervisor.rpc.channel_options import CLIENT_OPTIONS
 from hypervisor.rpc.convert import Moment, event_to_proto, revision_to_proto
 from hypervisor.rpc.convert.state import delta_to_proto, snapshot_to_proto
 from hypervisor.rpc.report_changes import is_urgent, without_use
+from hypervisor.rpc.report_way import ReportWay
+from hypervisor.rpc.tls import TlsError
 from hypervisor.v1 import report_pb2, report_pb2_grpc, types_pb2
 
 log = structlog.get_logger("reporter")
 
 SHORTEST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
-WELCOME_SECONDS = 10.0
+# After a restart of the aggregator ten thousand nodes want a handshake, which takes it several seconds.
+WELCOME_SECONDS = 20.0
+LONGEST_SPREAD_SECONDS = 120.0
 # Facts are sent at most this often, so that a flickering figure is no flood.
 GATHER_SECONDS = 0.1
 EVENTS_AT_ONCE = 200
@@ -57,6 +60,7 @@ _STREAM_ERRORS = (
     grpc.aio.UsageError,
     asyncio.InvalidStateError,
     TimeoutError,
+    TlsError,
     _StreamEnded,
 )
 
@@ -95,13 +99,14 @@ class ReportClient:
 
     def __init__(
         self,
-        address: UnixAddress | TcpAddress,
+        way: ReportWay,
         snapshot: NodeSnapshot,
         source: ReportSource,
         *,
         random_source: random.Random | None = None,
     ) -> None:
-        self._address = address
+        self._way = way
+        self._address = way.address
         self._latest = without_use(snapshot)
         self._source = source
         # Only spreads nodes over time; nothing secret comes of it.
@@ -119,6 +124,8 @@ class ReportClient:
         self._state_not_before = 0.0
         self._refusals_in_a_row = 0
         self._heartbeat_seconds = _DEFAULT_HEARTBEAT_SECONDS
+        # Over how long the aggregator wants its nodes to come back after it was away.
+        self._spread_seconds = 0.0
         self._acknowledged = Revision(0, 0)
         self._connections = self._failures = self._snapshots = self._deltas = 0
         self._heartbeats = self._events = self._resends = self._refused = 0
@@ -144,8 +151,8 @@ class ReportClient:
                 self._note_failure(error)
             if self._connected:
                 pause = SHORTEST_PAUSE_SECONDS
-            # After an outage all nodes come back: spread them over the whole pause.
-            await asyncio.sleep(pause * self._random.uniform(0.5, 1.0))
+            # All nodes come back at once, after a restart and after an outage: spread them over the whole time.
+            await asyncio.sleep(max(pause, self._spread_seconds) * self._random.random() + SHORTEST_PAUSE_SECONDS / 2)
             pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
 
     def statistics(self) -> ReportStatistics:
@@ -168,8 +175,9 @@ class ReportClient:
 
     async def _connection(self) -> None:
         """One stream, from hello to its end; always ends with an exception."""
-        async with grpc.aio.insecure_channel(self._address.target, options=_OPTIONS) as channel:
-            call: _Call = report_pb2_grpc.ReportServiceStub(channel).Report()
+        metadata = self._way.metadata()
+        async with self._way.channel(_OPTIONS) as channel:
+            call: _Call = report_pb2_grpc.ReportServiceStub(channel).Report(metadata=metadata)
             try:
                 await self._talk(call)
             except _STREAM_ERRORS as error:
@@ -222,6 +230,8 @@ class ReportClient:
         self._state_not_before = 0.0
         if 0 < welcome.heartbeat_seconds < 3600:
             self._heartbeat_seconds = welcome.heartbeat_seconds
+        if 0 <= welcome.reconnect_spread_seconds <= LONGEST_SPREAD_SECONDS:
+            self._spread_seconds = welcome.reconnect_spread_seconds
         self._connected = True
         self._connections += 1
         if self._failing:

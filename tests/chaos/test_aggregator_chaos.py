@@ -12,6 +12,7 @@ import trio
 
 from hypervisor.node.reporter import Reporter, report_address
 from hypervisor.rpc import open_asyncio_host
+from hypervisor.rpc.report_way import ReportWay
 from tests.fleet.node import FleetNode
 from tests.fleet.process import AggregatorProcess, all_events, all_gpus, wait_until
 
@@ -29,7 +30,7 @@ async def live(node: FleetNode, aggregator: AggregatorProcess, chance: random.Ra
             node.restart()
         # A host of its own dies with the reporter, as a process would: without a word.
         async with open_asyncio_host() as host, trio.open_nursery() as nursery:
-            nursery.start_soon(Reporter(address, state=node, journal=node.journal, host=host).run)
+            nursery.start_soon(Reporter(ReportWay(address), state=node, journal=node.journal, host=host).run)
             until = trio.current_time() + chance.uniform(0.5, 2.0)
             while trio.current_time() < until:
                 node.change_something(chance)
@@ -49,7 +50,7 @@ async def settle(nodes: list[FleetNode], aggregator: AggregatorProcess) -> None:
     address = report_address(aggregator.unix, insecure=False)
     async with open_asyncio_host() as host, trio.open_nursery() as nursery:
         for node in nodes:
-            nursery.start_soon(Reporter(address, state=node, journal=node.journal, host=host).run)
+            nursery.start_soon(Reporter(ReportWay(address), state=node, journal=node.journal, host=host).run)
         await trio.to_thread.run_sync(partial(wait_until, lambda: shown(aggregator) == expected, "every object"))
         await trio.to_thread.run_sync(partial(wait_until, lambda: events() >= emitted, "every event"))
         nursery.cancel_scope.cancel()

@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 import grpc
 
+from hypervisor.rpc.tls import channel_credentials
 from hypervisor.v1 import cluster_pb2, cluster_pb2_grpc
 
 DEADLINE_SECONDS = 30.0
@@ -39,10 +40,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def channel_to(address: str, tls: Path | None = None) -> grpc.Channel:
+    """A connection of its own, with the certificates of a folder where there is one."""
+    # Else gRPC would lend connections of equal credentials to one another.
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    if tls is None:
+        return grpc.insecure_channel(address, options=options)
+    return grpc.secure_channel(address, channel_credentials(tls), options=options)
+
+
 class AggregatorProcess:
     """One aggregator with a fixed address and store, so that it can be started again."""
 
-    def __init__(self, directory: Path, *flags: str, heartbeat_seconds: float = 0.5) -> None:
+    def __init__(self, directory: Path, *flags: str, heartbeat_seconds: float = 0.5, tls: Path | None = None) -> None:
+        """tls: its folder of certificates; without one, TCP is open to everybody."""
+        self._security = ["--insecure"] if tls is None else ["--tls-dir", str(tls)]
         self.store = directory / "store.db"
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
@@ -67,7 +79,7 @@ class AggregatorProcess:
                     self.address,
                     "--listen",
                     self.unix,
-                    "--insecure",
+                    *self._security,
                     "--store",
                     str(self.store),
                     "--http-listen",
@@ -108,8 +120,8 @@ class AggregatorProcess:
             return str(response.read().decode())
 
     @contextmanager
-    def cluster(self, address: str = "") -> Iterator[cluster_pb2_grpc.ClusterServiceStub]:
-        with grpc.insecure_channel(address or self.address) as channel:
+    def cluster(self, address: str = "", tls: Path | None = None) -> Iterator[cluster_pb2_grpc.ClusterServiceStub]:
+        with channel_to(address or self.address, tls) as channel:
             yield cluster_pb2_grpc.ClusterServiceStub(channel)
 
     def _end(self, number: int) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 
 import grpc
 
 from hypervisor.v1 import report_pb2
-from tests.fleet.process import wait_until
+from tests.fleet.process import channel_to, wait_until
 
 METHOD = "/hypervisor.v1.ReportService/Report"
 
@@ -18,8 +19,8 @@ METHOD = "/hypervisor.v1.ReportService/Report"
 class ReportStream:
     """A stream on a connection of its own. Requests may be raw bytes, for those that can't be parsed."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.insecure_channel(address)
+    def __init__(self, address: str, tls: Path | None = None) -> None:
+        self._channel = channel_to(address, tls)
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.received: list[report_pb2.ReportResponse] = []
         self.error: grpc.RpcError | None = None

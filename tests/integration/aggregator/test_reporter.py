@@ -13,6 +13,7 @@ import trio
 from hypervisor.node.reporter import Reporter, report_address
 from hypervisor.rpc import open_asyncio_host
 from hypervisor.rpc.listening import ListenError
+from hypervisor.rpc.report_way import ReportWay
 from hypervisor.v1 import cluster_pb2
 from tests.fleet import process
 from tests.fleet.node import FleetNode
@@ -31,7 +32,7 @@ def aggregator(tmp_path: Path) -> Iterator[AggregatorProcess]:
 async def reporting(aggregator: AggregatorProcess, *nodes: FleetNode) -> AsyncIterator[list[Reporter]]:
     async with open_asyncio_host() as host, trio.open_nursery() as nursery:
         address = report_address(aggregator.address, insecure=True)
-        made = [Reporter(address, state=node, journal=node.journal, host=host) for node in nodes]
+        made = [Reporter(ReportWay(address), state=node, journal=node.journal, host=host) for node in nodes]
         for reporter in made:
             nursery.start_soon(reporter.run)
         yield made

@@ -22,6 +22,7 @@ from hypervisor.aggregator.sqlite_store import SqliteStore
 from hypervisor.aggregator.store import EventQuery
 from hypervisor.aggregator.views import Moment, cluster_gpu, cluster_node, node_view
 from hypervisor.aggregator.writer import Writer
+from hypervisor.rpc.guard import Peer
 from hypervisor.v1 import report_pb2
 
 
@@ -63,6 +64,11 @@ class FakeContext:
         return "test"
 
 
+async def anybody(_: object) -> Peer:
+    """As on a unix socket, whose mode has decided."""
+    return Peer(None, "")
+
+
 class Parts:
     """The aggregator without its servers."""
 
@@ -83,7 +89,7 @@ class Parts:
         )
         self.writer = Writer(self.store, self.registry, events, options, **clocks)
         liveness = LivenessWheel(self.registry, late_after=10, lost_after=60, monotonic=time.monotonic)
-        self.reports = ReportService(self.registry, events, self.writer, liveness, options, **clocks)
+        self.reports = ReportService(self.registry, events, self.writer, liveness, options, who=anybody, **clocks)
 
     async def send(self, *messages: bytes) -> FakeContext:
         context = FakeContext(*messages)

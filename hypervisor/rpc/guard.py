@@ -1,0 +1,205 @@
+"""Who may call what, and how often: asked before each call, by the certificate, the token or the socket of the caller.
+
+On a unix socket its mode has decided. On TCP without encryption, which is said aloud, nobody is known and everybody may
+do everything; then only the limits hold, by address.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import structlog
+
+from hypervisor.model import Refusal, RefusalReason
+from hypervisor.model.peer import Identity, Role, parse_uri
+from hypervisor.rpc.answering import Context, abort_with
+from hypervisor.rpc.rates import PeerRates, PeerStreams
+
+log = structlog.get_logger("guard")
+
+# A node has one stream; a second one takes its place, and the first is ended.
+NODE_STREAMS = 4
+_BEARER = "Bearer "
+# A peer that is refused again and again is a line of the log this often; the metric counts each time.
+_TOLD_SECONDS = 60.0
+_TOLD_PEERS = 1_000
+
+IdentifyToken = Callable[[str], Awaitable[Identity]]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The caller. identity: None where the socket says enough. key: by which its calls are counted; "" for a unix
+    socket, where all callers look alike."""
+
+    identity: Identity | None
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one peer may do."""
+
+    requests_per_second: float = 500.0
+    requests_at_once: float = 1_000.0
+    streams: int = 1_000
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """One a server.
+
+    roles: service -> who may call it; a service that is not named is open to all who are known. identify_token: how a
+    bearer token becomes an identity, or raises Refusal; None: tokens are not taken.
+    """
+
+    def __init__(
+        self,
+        roles: Mapping[str, frozenset[Role]],
+        limits: Limits,
+        *,
+        identify_token: IdentifyToken | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._roles = roles
+        self._limits = limits
+        self._identify_token = identify_token
+        self._rates = PeerRates(
+            per_second=limits.requests_per_second, at_once=limits.requests_at_once, monotonic=monotonic
+        )
+        self._streams = PeerStreams()
+        self._refused: Counter[str] = Counter()
+        self._told: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._monotonic = monotonic
+
+    def refused(self) -> tuple[tuple[str, int], ...]:
+        """Calls that were refused here since the start, by reason."""
+        return tuple(sorted(self._refused.items()))
+
+    async def who(self, context: Context) -> Peer:
+        """The caller. Raises Refusal for one that can't be known."""
+        address = str(context.peer())
+        if address.startswith("unix:"):
+            return Peer(None, "")
+        properties = context.auth_context()
+        if properties.get("transport_security_type") != [b"ssl"]:
+            return Peer(None, address.rpartition(":")[0])
+        names = properties.get("x509_subject_alternative_name", ())
+        found = [identity for name in names if (identity := parse_uri(name.decode("utf-8", "replace"))) is not None]
+        if len(found) > 1:
+            raise _unauthenticated("the certificate says more than one identity")
+        identity = found[0] if found else await self._by_token(context)
+        return Peer(identity, str(identity))
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """As gRPC calls it, once a call: the handler, with the questions before it."""
+        handler: Any = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        service = str(handler_call_details.method).split("/")[1]
+        if handler.response_streaming:
+            return self._streaming(service, handler)
+        return self._unary(service, handler)
+
+    # --- inside
+
+    def _unary(self, service: str, handler: Any) -> Any:
+        behavior = handler.stream_unary if handler.request_streaming else handler.unary_unary
+
+        async def answer(request: Any, context: Context) -> Any:
+            try:
+                await self._admit(service, context)
+            except Refusal as refusal:
+                await self._refuse(context, refusal)
+            answered = behavior(request, context)
+            return await answered if inspect.isawaitable(answered) else answered
+
+        make: Any = (
+            grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
+        )
+        return make(answer, handler.request_deserializer, handler.response_serializer)
+
+    def _streaming(self, service: str, handler: Any) -> Any:
+        behavior = handler.stream_stream if handler.request_streaming else handler.unary_stream
+        make: Any = (
+            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
+        )
+
+        async def generate(request: Any, context: Context) -> AsyncIterator[Any]:
+            with ExitStack() as held:
+                try:
+                    self._hold(held, await self._admit(service, context), service)
+                except Refusal as refusal:
+                    await self._refuse(context, refusal)
+                async for response in behavior(request, context):
+                    yield response
+
+        async def converse(request: Any, context: Context) -> None:
+            with ExitStack() as held:
+                try:
+                    self._hold(held, await self._admit(service, context), service)
+                except Refusal as refusal:
+                    await self._refuse(context, refusal)
+                await behavior(request, context)
+
+        answer = generate if inspect.isasyncgenfunction(behavior) else converse
+        return make(answer, handler.request_deserializer, handler.response_serializer)
+
+    async def _admit(self, service: str, context: Context) -> Peer:
+        peer = await self.who(context)
+        if peer.key:
+            self._rates.take(peer.key)
+        allowed = self._roles.get(service)
+        if peer.identity is not None and allowed is not None and peer.identity.role not in allowed:
+            wanted = " or ".join(sorted(role.value for role in allowed))
+            raise Refusal(
+                RefusalReason.FORBIDDEN,
+                f"{peer.identity} may not call {service}: that is for the role {wanted}",
+                remedy=f"use a certificate of that role, made with 'hypervisor certs {wanted}'",
+            )
+        return peer
+
+    def _hold(self, held: ExitStack, peer: Peer, service: str) -> None:
+        if peer.identity is not None and peer.identity.role is Role.NODE:
+            held.enter_context(self._streams.hold(peer.key, at_most=NODE_STREAMS))
+        elif peer.key and Role.NODE not in self._roles.get(service, frozenset()):
+            # Unknown nodes may share an address; their streams are bounded by the number of nodes that is taken.
+            held.enter_context(self._streams.hold(peer.key, at_most=self._limits.streams))
+
+    async def _by_token(self, context: Context) -> Identity:
+        metadata = dict(context.invocation_metadata() or ())
+        authorization = metadata.get("authorization", "")
+        if not isinstance(authorization, str) or not authorization.startswith(_BEARER):
+            raise _unauthenticated("the caller shows neither a certificate with a role nor a token")
+        if self._identify_token is None:
+            raise _unauthenticated("tokens are not taken here")
+        return await self._identify_token(authorization.removeprefix(_BEARER).strip())
+
+    async def _refuse(self, context: Context, refusal: Refusal) -> None:
+        reason, host = refusal.reason.value, str(context.peer()).rpartition(":")[0]
+        self._refused[reason] += 1
+        now = self._monotonic()
+        if self._told.get((host, reason), -_TOLD_SECONDS) + _TOLD_SECONDS <= now:
+            self._told[host, reason] = now
+            log.warning("calls are refused", peer=context.peer(), error=str(refusal))
+        if len(self._told) > _TOLD_PEERS:
+            self._told.popitem(last=False)
+        await abort_with(context, refusal)
+
+
+def _unauthenticated(why: str) -> Refusal:
+    return Refusal(
+        RefusalReason.UNAUTHENTICATED,
+        why,
+        remedy="make a certificate with 'hypervisor certs' and name its directory with --tls-dir",
+    )
