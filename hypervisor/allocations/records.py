@@ -5,14 +5,13 @@ A file that can't be read is moved to set-aside/ and told about; it never keeps 
 
 from __future__ import annotations
 
-import contextlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from hypervisor.durable import sync_directory, write_atomically
 from hypervisor.model import Allocation
 
 VERSION = 1
@@ -59,27 +58,17 @@ class RecordStore:
     def save(self, allocation: Allocation, *, boot_id: str) -> None:
         """Write an allocation, replacing what was there in one step; on disk when this returns."""
         target = self._path(allocation.uid)
-        unfinished = target.with_name(f".{target.name}.unfinished")
-        data = msgspec.json.encode(Record(version=VERSION, boot_id=boot_id, allocation=allocation))
+        record = Record(version=VERSION, boot_id=boot_id, allocation=allocation)
         try:
-            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            try:
-                _write_all(descriptor, data)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            unfinished.rename(target)
-            self._sync()
+            write_atomically(target, msgspec.json.encode(record))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                unfinished.unlink()
             raise StoreError(f"{target} can't be written: {error.strerror}") from error
 
     def remove(self, uid: str) -> None:
         """Forget an allocation; it is no error when it is not there."""
         try:
             self._path(uid).unlink(missing_ok=True)
-            self._sync()
+            sync_directory(self._directory)
         except OSError as error:
             raise StoreError(f"{self._path(uid)} can't be removed: {error.strerror}") from error
 
@@ -111,14 +100,6 @@ class RecordStore:
     def _path(self, uid: str) -> Path:
         return self._directory / f"{uid}{_SUFFIX}"
 
-    def _sync(self) -> None:
-        """Bring the directory's entries to the disk."""
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
 
 def _decoded(path: Path) -> Record:
     """Raises ValueError, of which msgspec's errors are a kind, with what is wrong."""
@@ -136,9 +117,3 @@ def _decoded(path: Path) -> Record:
 
 class _VersionOnly(msgspec.Struct):
     version: int
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

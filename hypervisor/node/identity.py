@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from hypervisor.durable import write_atomically, write_in_place
 from hypervisor.model import NodeIdentity
-from hypervisor.node.durable import write_atomically, write_in_place
 from hypervisor.node.failure import FULL, StartError, storage_error
 from hypervisor.node.remembered import remembered
 

@@ -13,9 +13,9 @@ import msgspec
 import structlog
 import trio
 
+from hypervisor.durable import sync_all, write_whole
 from hypervisor.kube.grants import Grant
 from hypervisor.model import Refusal, RefusalReason
-from hypervisor.node.durable import sync_all, write_whole
 from hypervisor.node.failure import storage_error
 
 log = structlog.get_logger("kubernetes")

@@ -12,13 +12,13 @@ import structlog
 
 from hypervisor.allocations.environment import LIMITER
 from hypervisor.config import Settings
+from hypervisor.durable import write_atomically
 from hypervisor.kube.answers import CONTROL_NODES, HostFiles, Injection, device_nodes
 from hypervisor.kube.cdi import cdi_files
 from hypervisor.kube.cgroups import Residence, residence
 from hypervisor.kube.checkpoint import Assignment, CheckpointError, read_checkpoint
 from hypervisor.kube.names import CONTAINER_LIMITER
 from hypervisor.model import Allocation, GpuIdentity
-from hypervisor.node.durable import write_atomically
 from hypervisor.node.failure import StartError, storage_error
 
 log = structlog.get_logger("kubernetes")

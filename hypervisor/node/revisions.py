@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hypervisor.durable import write_atomically
 from hypervisor.model import Revision
-from hypervisor.node.durable import write_atomically
 from hypervisor.node.failure import storage_error
 
 BLOCK = 4096

@@ -1,4 +1,4 @@
-"""The one way in which the node room writes a file: whole or not at all, also after a power cut."""
+"""The one way in which a file that must survive is written: whole or not at all, also after a power cut."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replace path by content. Raises OSError and leaves the old content when it can't be stored."""
     _replace(path, content, mode, synced=True)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
@@ -30,7 +30,7 @@ def sync_all(directory: Path, paths: Iterable[Path]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    _sync_directory(directory)
+    sync_directory(directory)
 
 
 def _replace(path: Path, content: bytes, mode: int, *, synced: bool) -> None:
@@ -38,11 +38,14 @@ def _replace(path: Path, content: bytes, mode: int, *, synced: bool) -> None:
     temporary = path.with_name(f".{path.name}.unfinished")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
+        try:
+            left = memoryview(content)
+            while left:
+                left = left[os.write(descriptor, left) :]
             if synced:
-                os.fsync(file.fileno())
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
@@ -63,7 +66,8 @@ def write_in_place(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Bring a directory's entries to the disk. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
