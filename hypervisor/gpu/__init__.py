@@ -1,8 +1,8 @@
 """What the driver says of the GPUs, made into inventories.
 
-In: NVML, asked only by the child process `hypervisor gpu-reader` (nvml.py is the only importer of pynvml), and
-sysfs. Out: model.Inventory, judged by this side (judge.py), with the last good figures standing where the driver
-fails. catalogue.py is pure and usable alone. Nothing here changes a GPU.
+In: NVML, asked only by the child process `hypervisor gpu-reader` (nvml.py and its neighbours nvml_*.py are the only
+importers of pynvml), and sysfs. Out: model.Inventory, judged by this side (judge.py), with the last good figures
+standing where the driver fails. catalogue.py is pure and usable alone. Nothing here changes a GPU.
 
 The way of a reading: nvml.py asks, survey.py gathers, child.py tells it through wire.py; session.py of the daemon
 receives it, fleet.py and device.py keep it, judge.py and processes.py decide what is believed, topology.py and

@@ -22,6 +22,8 @@ UNKNOWN = 999
 
 # A type of event, as NVML numbers them.
 EVENT_XID = 0x8
+# A virtualization mode.
+VGPU_GUEST = 2
 
 # Ours, where the driver gave SUCCESS and something that can't be an answer. Negative: NVML will never use them.
 UNREADABLE = -1

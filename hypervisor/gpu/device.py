@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from hypervisor.gpu import addresses, formula, judge, processes, unified
 from hypervisor.gpu.catalogue import Card
-from hypervisor.gpu.codes import GPU_IS_LOST, ErrorClass, classify, words
+from hypervisor.gpu.codes import GPU_IS_LOST, VGPU_GUEST, ErrorClass, classify, words
 from hypervisor.gpu.health.circuit import Circuit, Panel
 from hypervisor.gpu.judge import Capacity, MemoryUse, Number
 from hypervisor.gpu.wire import Answer, DeviceFacts, DeviceReadings, Memory
@@ -29,7 +29,6 @@ ARCHITECTURES = {
 }
 # NVML's reasons: hardware slowdown, thermal slowdown, power brake. The driver's own power cap is everyday life.
 CLOCKS_HELD_DOWN = 0x8 | 0x40 | 0x80
-VGPU_GUEST = 2  # NVML's virtualization mode
 
 ABSENT: Figure[float] = Figure.absent("not read yet")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hypervisor.gpu import wire
+from hypervisor.gpu import nvml_events, wire
 from hypervisor.gpu.codes import EVENT_XID, SUCCESS, TIMEOUT, UNKNOWN
 from hypervisor.gpu.nvml import Nvml, handle_number
 from hypervisor.gpu.survey import Card
@@ -51,12 +51,12 @@ class EventWatch:
         if self._set is None:
             if self._pause:
                 return Answer(None, UNKNOWN)
-            made = self._nvml.make_event_set()
+            made = nvml_events.make_event_set(self._nvml)
             if made.code != SUCCESS:
                 self._give_up()
                 return Answer(None, made.code)
             self._set = made.value
-        told = self._nvml.watch(card.device, self._set, WANTED)
+        told = nvml_events.watch(self._nvml, card.device, self._set, WANTED)
         if told.code == UNKNOWN:
             # NVML leaves the set undefined after this; with the next set the card is asked again.
             self._give_up()
@@ -72,7 +72,7 @@ class EventWatch:
         slots = {handle_number(card.device.handle): card.slot for card in cards}
         events: list[wire.GpuEvent] = []
         for _ in range(MOST_AT_ONCE):
-            told = self._nvml.next_event(self._set)
+            told = nvml_events.next_event(self._nvml, self._set)
             if told.value is None:
                 if told.code == TIMEOUT:
                     self._patience = 1
@@ -87,7 +87,7 @@ class EventWatch:
     def _give_up(self) -> None:
         """Let go of a set that fails; all cards are watched anew with the next one."""
         if self._set is not None:
-            self._nvml.free_event_set(self._set)
+            nvml_events.free_event_set(self._nvml, self._set)
         self._set = None
         self._watched.clear()
         self._pause, self._patience = self._patience, min(self._patience * 2, MOST_PATIENCE)

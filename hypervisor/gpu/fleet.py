@@ -13,8 +13,9 @@ from hypervisor.gpu import addresses, device, wire
 from hypervisor.gpu.codes import TIMEOUT
 from hypervisor.gpu.device import DeviceRecord
 from hypervisor.gpu.judge import AGREEING_READINGS
+from hypervisor.gpu.slots import by_index
+from hypervisor.gpu.surveyed import newest
 from hypervisor.gpu.topology import Place
-from hypervisor.gpu.wire import Answer
 from hypervisor.model.health import HealthState
 
 # A card about which the reader hung this often in a row is left out for a while.
@@ -22,8 +23,6 @@ STRIKES = 2
 QUARANTINE_SECONDS = 30.0
 MOST_QUARANTINE_SECONDS = 600.0
 HOLE_RETRY_SECONDS = 5.0
-# Not a card: the event set, which can hang like a card and must not take the cards with it.
-EVENTS_SLOT = "events"
 FACTS_RETRY_SECONDS = 5.0
 SURVEY_SECONDS = 60.0
 # Codes of a lookup by address: invalid argument, not found, no GPU found.
@@ -95,7 +94,7 @@ class Fleet:
         taken = {card.index for card in untouched}
         requests = []
         for index in range(listed):
-            quarantine = self.quarantines.get(_by_index(index))
+            quarantine = self.quarantines.get(by_index(index))
             if quarantine is not None and now < quarantine.until:
                 self.holes[index] = Hole(TIMEOUT, quarantine.until)
             elif index not in taken:
@@ -261,7 +260,7 @@ class Fleet:
 
     def on_surveyed(self, card: CardState, reply: wire.Surveyed) -> None:
         """The place of a card. What it does not say this time stays as it was said before."""
-        surveyed = card.surveyed = _kept(card.surveyed, reply)
+        surveyed = card.surveyed = newest(card.surveyed, reply)
         nodes = addresses.members(surveyed.memory_nodes.value or ())
         card.numa_node = nodes[0] if len(nodes) == 1 else None
         card.cpu_affinity = addresses.as_cpu_list(addresses.members(surveyed.cpus.value or ()))
@@ -289,7 +288,7 @@ class Fleet:
         if slot in self.cards:
             self.cards[slot].facts_due_at = at
         for index, hole in self.holes.items():
-            if slot == _by_index(index):
+            if slot == by_index(index):
                 self.holes[index] = Hole(hole.code, at)
 
     def on_strike(self, slot: str, *, now: float) -> None:
@@ -382,50 +381,3 @@ def _is_about(request: wire.Attach, card: CardState) -> bool:
     if request.bus_id is not None:
         return card.bus_id == request.bus_id
     return not card.attached and not card.detached and card.index == request.index
-
-
-def _by_index(index: int) -> str:
-    return f"index:{index}"
-
-
-def slot_of(request: wire.Request) -> str | None:
-    """Which slot a request is about; None for the library as a whole."""
-    match request:
-        case wire.Attach(index, bus_id):
-            return bus_id or _by_index(index or 0)
-        case wire.Survey(slot) | wire.Read(slot) | wire.Health(slot):
-            return slot
-        case wire.Events():
-            return EVENTS_SLOT
-    return None
-
-
-def _kept(last: wire.Surveyed | None, new: wire.Surveyed) -> wire.Surveyed:
-    if last is None:
-        return new
-    before = {peer.slot: peer for peer in last.peers}
-    peers = [_kept_peer(before.get(peer.slot), peer) for peer in new.peers]
-    told = {peer.slot for peer in peers}
-    peers += [peer for slot, peer in before.items() if slot not in told]
-    return wire.Surveyed(
-        memory_nodes=_newer(last.memory_nodes, new.memory_nodes),
-        cpus=_newer(last.cpus, new.cpus),
-        nvlinks=new.nvlinks or last.nvlinks,
-        peers=peers,
-    )
-
-
-def _kept_peer(last: wire.PeerFacts | None, new: wire.PeerFacts) -> wire.PeerFacts:
-    if last is None:
-        return new
-    return wire.PeerFacts(
-        new.slot,
-        _newer(last.ancestor, new.ancestor),
-        _newer(last.read_status, new.read_status),
-        _newer(last.write_status, new.write_status),
-        _newer(last.nvlink_status, new.nvlink_status),
-    )
-
-
-def _newer(last: Answer[wire.Value], new: Answer[wire.Value]) -> Answer[wire.Value]:
-    return new if new.value is not None else last if last.value is not None else new

@@ -14,10 +14,11 @@ from hypervisor.config import Settings
 from hypervisor.gpu import failures, wire
 from hypervisor.gpu.conditions import Finding
 from hypervisor.gpu.failures import UnusableError
-from hypervisor.gpu.fleet import EVENTS_SLOT, SURVEY_SECONDS, Fleet, slot_of
+from hypervisor.gpu.fleet import SURVEY_SECONDS, Fleet
 from hypervisor.gpu.health.monitor import HealthMonitor
 from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import ReaderGoneError, ReaderHungError, ReaderProcess
+from hypervisor.gpu.slots import EVENTS_SLOT, slot_of
 from hypervisor.gpu.statistics import Counters
 from hypervisor.model.health import HealthState
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypervisor.gpu import addresses, wire
-from hypervisor.gpu.codes import NOT_ASKED, NOT_SUPPORTED, SUCCESS, UNREADABLE, ErrorClass, classify
-from hypervisor.gpu.nvml import Device, Nvml
+from hypervisor.gpu import addresses, nvml_processes, nvml_readings, nvml_state, wire
+from hypervisor.gpu.codes import NOT_ASKED, NOT_SUPPORTED, SUCCESS, UNREADABLE, VGPU_GUEST, ErrorClass, classify
+from hypervisor.gpu.nvml import Device, Field, Nvml
 from hypervisor.gpu.wire import Answer
 
 CLOCK_SM = 1
@@ -16,7 +16,15 @@ CLOCK_MEMORY = 2
 MOST_LINKS = 36
 P2P_READ, P2P_WRITE, P2P_NVLINK = 0, 1, 2
 SCOPE_NODE = 0
-FIELD_RECOVERY_ACTION = 230
+# Field values of a card as a whole. The times are nanoseconds for which a reason held clocks down.
+RECOVERY_ACTION: Field = (230, 0)
+THROTTLED: dict[str, Field] = {
+    "power_cap": (74, 0),
+    "sync_boost": (76, 0),
+    "software_thermal": (269, 0),
+    "hardware_thermal": (270, 0),
+    "power_brake": (271, 0),
+}
 SINGLE_BIT_ERRORS, DOUBLE_BIT_ERROR = 0, 1
 CORRECTED, UNCORRECTED = 0, 1
 VOLATILE, AGGREGATE = 0, 1
@@ -33,6 +41,7 @@ class Card:
     device: Device
     uuid: str
     instances: list[tuple[str, Device]] = field(default_factory=list)
+    vgpu_guest: bool = False
 
 
 def attach(nvml: Nvml, handle: Any, request: wire.Attach) -> tuple[Card, wire.Attached]:
@@ -42,8 +51,8 @@ def attach(nvml: Nvml, handle: Any, request: wire.Attach) -> tuple[Card, wire.At
     index = Answer(request.index) if request.index is not None else nvml.number(device, "nvmlDeviceGetIndex")
     slot = facts.bus_id.value or request.bus_id or f"index:{request.index}"
     mig = mig_enabled(nvml, device)
-    card = Card(slot, device, facts.uuid.value or "")
-    handles, complete = nvml.mig_devices(device) if mig.value else ([], mig.value is False)
+    card = Card(slot, device, facts.uuid.value or "", vgpu_guest=facts.virtualization.value == VGPU_GUEST)
+    handles, complete = nvml_readings.mig_devices(nvml, device) if mig.value else ([], mig.value is False)
     instances = []
     for instance in handles:
         told = _instance_facts(nvml, instance, facts)
@@ -74,7 +83,7 @@ def _filled(answer: Answer[str]) -> Answer[str]:
 
 
 def _facts(nvml: Nvml, device: Device) -> wire.DeviceFacts:
-    pci = nvml.pci(device)
+    pci = nvml_readings.pci(nvml, device)
     bus_id, pci_device_id = pci.value or (None, None)
     if pci_device_id is not None and pci_device_id & 0xFFFF != VENDOR:
         pci, bus_id, pci_device_id = Answer(None, UNREADABLE), None, None
@@ -98,7 +107,7 @@ def _facts(nvml: Nvml, device: Device) -> wire.DeviceFacts:
 
 
 def _instance_facts(nvml: Nvml, instance: Device, parent: wire.DeviceFacts) -> wire.DeviceFacts:
-    attributes = nvml.instance_attributes(instance)
+    attributes = nvml_readings.instance_attributes(nvml, instance)
     multiprocessors, mebibytes = attributes.value or (None, None)
     gpu_instance = nvml.number(instance, "nvmlDeviceGetGpuInstanceId")
     compute_instance = nvml.number(instance, "nvmlDeviceGetComputeInstanceId")
@@ -133,8 +142,8 @@ def place(nvml: Nvml, card: Card, cards: Mapping[str, Card]) -> wire.Surveyed:
     """NUMA node, CPUs, NVLinks, and what lies between this GPU and each other one that is attached."""
     device = card.device
     return wire.Surveyed(
-        memory_nodes=nvml.affinity(device, "nvmlDeviceGetMemoryAffinity", SCOPE_NODE),
-        cpus=nvml.affinity(device, "nvmlDeviceGetCpuAffinity"),
+        memory_nodes=nvml_readings.affinity(nvml, device, "nvmlDeviceGetMemoryAffinity", SCOPE_NODE),
+        cpus=nvml_readings.affinity(nvml, device, "nvmlDeviceGetCpuAffinity"),
         nvlinks=_nvlinks(nvml, device),
         peers=[_peer(nvml, device, other) for slot, other in sorted(cards.items()) if slot != card.slot],
     )
@@ -164,7 +173,7 @@ def _nvlink(nvml: Nvml, device: Device, number: int, state: Answer[int]) -> wire
     active: Answer[bool] = Answer(None, state.code) if state.value is None else Answer(state.value == 1)
     if not active.value:
         return wire.NvLink(number, active, Answer(None, NOT_ASKED), Answer(None, NOT_ASKED), Answer(None, NOT_ASKED))
-    remote = nvml.link_remote(device, number)
+    remote = nvml_readings.link_remote(nvml, device, number)
     return wire.NvLink(
         number,
         active,
@@ -183,7 +192,7 @@ def read(nvml: Nvml, card: Card) -> wire.ReadDone:
 
 
 def _readings(nvml: Nvml, uuid: str, device: Device) -> wire.DeviceReadings:
-    memory = nvml.memory(device)
+    memory = nvml_readings.memory(nvml, device)
     if classify(memory.code) is ErrorClass.DEAD:
         # Nothing else is asked of a GPU that is gone: each further call may take the driver's own time-out.
         return _nothing(uuid, memory.code)
@@ -191,16 +200,16 @@ def _readings(nvml: Nvml, uuid: str, device: Device) -> wire.DeviceReadings:
     return wire.DeviceReadings(
         uuid=uuid,
         memory=memory,
-        utilization=nvml.utilization(device),
-        temperature=nvml.temperature(device),
+        utilization=nvml_readings.utilization(nvml, device),
+        temperature=nvml_readings.temperature(nvml, device),
         power=nvml.number(device, "nvmlDeviceGetPowerUsage"),
         power_limit=nvml.number(device, "nvmlDeviceGetEnforcedPowerLimit"),
         energy=nvml.number(device, "nvmlDeviceGetTotalEnergyConsumption"),
         sm_clock=nvml.number(device, "nvmlDeviceGetClockInfo", CLOCK_SM),
         memory_clock=nvml.number(device, "nvmlDeviceGetClockInfo", CLOCK_MEMORY),
-        clock_event_reasons=nvml.clock_event_reasons(device),
-        processes=nvml.processes(device, total),
-        samples=nvml.samples(device),
+        clock_event_reasons=nvml_readings.clock_event_reasons(nvml, device),
+        processes=nvml_processes.processes(nvml, device, total),
+        samples=nvml_processes.samples(nvml, device),
     )
 
 
@@ -234,8 +243,9 @@ def health(nvml: Nvml, card: Card, watched: Answer[int]) -> wire.HealthDone:
         if state.value is None and classify(state.code) is not ErrorClass.TRANSIENT:
             break
         links.append(Answer(state.value == 1) if state.value in (0, 1) else Answer(None, state.code or UNREADABLE))
+    told = nvml.fields(device, (RECOVERY_ACTION, *THROTTLED.values(), *nvml_state.link_error_fields(len(links))))
     return wire.HealthDone(
-        recovery_action=nvml.field(device, FIELD_RECOVERY_ACTION),
+        recovery_action=told[RECOVERY_ACTION],
         remapped_rows=nvml.four(device, "nvmlDeviceGetRemappedRows"),
         retired_single=nvml.length(device, "nvmlDeviceGetRetiredPages", SINGLE_BIT_ERRORS),
         retired_double=nvml.length(device, "nvmlDeviceGetRetiredPages", DOUBLE_BIT_ERROR),
@@ -248,4 +258,9 @@ def health(nvml: Nvml, card: Card, watched: Answer[int]) -> wire.HealthDone:
         pcie_replays=nvml.number(device, "nvmlDeviceGetPcieReplayCounter"),
         watched=watched,
         links=links,
+        fabric=nvml_state.fabric(nvml, device),
+        # A card that is no part of one has no licence, and asking each of them would only cost.
+        licensed=nvml_state.licensed(nvml, device) if card.vgpu_guest else Answer(None, NOT_SUPPORTED),
+        throttled={reason: told[each] for reason, each in THROTTLED.items()},
+        link_errors=nvml_state.link_errors(nvml, device, len(links), told.__getitem__),
     )

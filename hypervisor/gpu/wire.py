@@ -119,6 +119,15 @@ class DeviceReadings(msgspec.Struct, frozen=True):
     samples: Answer[list[Sample]]
 
 
+class Fabric(msgspec.Struct, frozen=True, array_like=True):
+    """A GPU in the fabric of its NVLinks, as NVML numbers it: state 3 is joined, and only then its status (0: well) and
+    the mask of its health mean something; 0 is a mask that the driver does not give."""
+
+    state: int
+    status: int
+    health: int
+
+
 class GpuEvent(msgspec.Struct, frozen=True, array_like=True):
     """An event of a card: kind is NVML's bit, data the Xid where it is one."""
 
@@ -234,7 +243,7 @@ class HealthDone(msgspec.Struct, frozen=True, tag=True):
     """State of health of a card, in NVML's numbers.
 
     remapped_rows: for corrected and for uncorrected errors, whether one is pending, whether one failed. watched is the
-    mask of event types that are delivered.
+    mask of event types that are delivered. throttled: nanoseconds by reason; link_errors: by kind, then by link.
     """
 
     recovery_action: Answer[int]
@@ -250,6 +259,10 @@ class HealthDone(msgspec.Struct, frozen=True, tag=True):
     pcie_replays: Answer[int]
     watched: Answer[int]
     links: list[Answer[bool]]
+    fabric: Answer[Fabric] = Answer(None, NOT_ASKED)
+    licensed: Answer[bool] = Answer(None, NOT_ASKED)
+    throttled: dict[str, Answer[int]] = {}
+    link_errors: dict[str, list[Answer[int]]] = {}
 
 
 class EventsDone(msgspec.Struct, frozen=True, tag=True):

@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 
 from hypervisor.gpu import GpuReaderStatistics
 from hypervisor.gpu.health.circuit import CircuitState
-from hypervisor.gpu.health.facts import RECOVERY_ACTIONS, HealthFacts
+from hypervisor.gpu.health.facts import FABRIC_STATES, RECOVERY_ACTIONS, HealthFacts
 from hypervisor.gpu.health.monitor import HealthStatistics
 from hypervisor.metrics.family import Families
 from hypervisor.metrics.view import MetricsView
@@ -38,6 +38,7 @@ def collect(view: MetricsView) -> Iterable[Metric]:
     for uuid, facts in health.facts.items():
         _memory(families, uuid, facts)
         _state(families, uuid, facts)
+        _links(families, uuid, facts)
     _circuits(families, health)
     _watching(families, health)
     yield from families.families()
@@ -100,11 +101,36 @@ def _state(families: Families, uuid: str, facts: HealthFacts) -> None:
                 uuid=uuid,
                 reason=reason,
             )
+    for reason, seconds in facts.throttled_seconds:
+        text = "Time for which this has kept the clocks below their maximum"
+        families.counter("gpu_clock_event_seconds_total", text, seconds, uuid=uuid, reason=reason)
+    families.gauge(
+        "gpu_vgpu_licensed",
+        "1 when a vGPU has its licence",
+        None if facts.licensed is None else float(facts.licensed),
+        uuid=uuid,
+    )
+    families.counter("gpu_pcie_replays_total", "Packets sent again over PCIe", facts.pcie_replays, uuid=uuid)
+
+
+def _links(families: Families, uuid: str, facts: HealthFacts) -> None:
+    if facts.fabric_state:
+        for number, state in enumerate(FABRIC_STATES[1:], start=1):
+            families.gauge(
+                "gpu_fabric_state",
+                "How far a GPU is in joining the fabric of its NVLinks: 1 for the state that holds",
+                float(facts.fabric_state == number),
+                uuid=uuid,
+                state=state,
+            )
     for number, up in enumerate(facts.links_up):
         families.gauge(
             "gpu_nvlink_up", "1 while the link is up", None if up is None else float(up), uuid=uuid, link=str(number)
         )
-    families.counter("gpu_pcie_replays_total", "Packets sent again over PCIe", facts.pcie_replays, uuid=uuid)
+    for kind, counts in facts.link_errors:
+        for number, count in enumerate(counts):
+            text = "Errors of an NVLink since the driver was loaded"
+            families.counter("gpu_nvlink_errors_total", text, count, uuid=uuid, link=str(number), kind=kind)
 
 
 def _circuits(families: Families, health: HealthStatistics) -> None:

@@ -33,7 +33,7 @@ NEVER = Revision(0, 0)
 # States in which a card takes new grants; in all others its conditions say why it doesn't.
 _GRANTABLE = frozenset({HealthState.HEALTHY, HealthState.DEGRADED})
 # Conditions that hold new grants, whatever the health.
-_HOLDING = frozenset({HealthCode.USE_UNKNOWN, HealthCode.FOREIGN_USE})
+_HOLDING = frozenset({HealthCode.USE_UNKNOWN, HealthCode.FOREIGN_USE, HealthCode.FABRIC_NOT_READY})
 USED_BY_US = "hypervisor"
 USED_BY_UNKNOWN = "unknown"
 

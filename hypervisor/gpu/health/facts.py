@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from hypervisor.gpu import wire
+from hypervisor.gpu.codes import words
 from hypervisor.gpu.wire import Answer
 from hypervisor.model.health import HealthCode, HealthState
 
@@ -32,11 +33,32 @@ _ASKED = {
     "bus_reset": "a reset of the bus",
     "system_reboot": "a restart of the machine",
 }
+# NVML's states of a GPU in the fabric of its NVLinks.
+FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
+_JOINING, _JOINED = (1, 2), 3
+# Conditions in the mask of the fabric's health: where the two bits of each begin; 1 is yes.
+_FABRIC_ILLS = {
+    0: "bandwidth is degraded",
+    2: "routes are being recovered",
+    4: "a route is unhealthy",
+    6: "accesses time out",
+}
+_CONFIGURATION_SHIFT, _CONFIGURATION_GOOD = 8, (0, 1)
+_CONFIGURATION = {
+    2: "the system's GUID is wrong",
+    3: "the chassis' serial number is wrong",
+    4: "it is in no partition",
+    5: "it has too few NVLinks",
+    6: "its firmware does not fit the others",
+    7: "its place is not valid",
+    8: "the GPU's state does not allow it",
+}
 # NVIDIA exchanges a card with this many retired pages.
 MOST_RETIRED_PAGES = 60
 # More errors or rows than any card can count between two resets; beyond it the answer is garbage.
 MOST_COUNT = 10**9
 MOST_ROWS = 100_000
+MOST_NANOSECONDS = 10 * 365 * 86_400 * 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +66,7 @@ class HealthFacts:
     """The state of one card. Counts of errors are since the last reset (volatile) or over its life (aggregate).
 
     links_up is by number of the link; an empty tuple means that there are none, or that nothing is known of them.
+    throttled_seconds are (reason, seconds) since the driver was loaded, link_errors (kind, counts by link).
     """
 
     recovery_action: int | None = None
@@ -62,6 +85,12 @@ class HealthFacts:
     pcie_replays: int | None = None
     clock_reasons: int | None = None
     links_up: tuple[bool | None, ...] = ()
+    fabric_state: int | None = None
+    fabric_status: int | None = None
+    fabric_health: int | None = None
+    licensed: bool | None = None
+    throttled_seconds: tuple[tuple[str, float], ...] = ()
+    link_errors: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
 
     @property
     def links_active(self) -> int:
@@ -101,7 +130,29 @@ def facts_of(told: wire.HealthDone) -> HealthFacts:
         unrepairable=_flag(told.unrepairable.value),
         pcie_replays=_within(told.pcie_replays, MOST_COUNT),
         links_up=tuple(link.value for link in told.links),
+        licensed=told.licensed.value,
+        throttled_seconds=tuple(
+            (reason, nanoseconds / 1e9)
+            for reason, answer in told.throttled.items()
+            if (nanoseconds := _within(answer, MOST_NANOSECONDS)) is not None
+        ),
+        link_errors=tuple(
+            (kind, tuple(_within(answer, MOST_COUNT) for answer in answers))
+            for kind, answers in told.link_errors.items()
+        ),
+        **_fabric_facts(told.fabric.value),
     )
+
+
+def _fabric_facts(told: wire.Fabric | None) -> dict[str, int | None]:
+    if told is None or not 0 <= told.state < len(FABRIC_STATES):
+        return {}
+    joined = told.state == _JOINED
+    return {
+        "fabric_state": told.state,
+        "fabric_status": told.status if joined else None,
+        "fabric_health": told.health if joined else None,
+    }
 
 
 def signs(facts: HealthFacts, *, most_links: int) -> Iterator[Sign]:
@@ -128,6 +179,33 @@ def signs(facts: HealthFacts, *, most_links: int) -> Iterator[Sign]:
     if 0 < facts.links_active < most_links:
         text = f"{facts.links_active} of {most_links} NVLinks are up"
         yield Sign("nvlink", HealthCode.NVLINK_DOWN, HealthState.DEGRADED, text)
+    yield from _fabric(facts)
+    if facts.licensed is False:
+        text = "the vGPU has no licence, and its driver slows it down; see to its licence server or client token"
+        yield Sign("licence", HealthCode.VGPU_UNLICENSED, HealthState.DEGRADED, text)
+
+
+def _fabric(facts: HealthFacts) -> Iterator[Sign]:
+    """CUDA starts on no GPU of an NVSwitch machine (error 802) before the fabric manager has joined it to the rest."""
+    if facts.fabric_state in _JOINING:
+        state = FABRIC_STATES[facts.fabric_state or 0].replace("_", " ")
+        text = f"the fabric manager has not joined this GPU to the others yet ({state}); CUDA can't start on it before"
+        yield Sign("fabric", HealthCode.FABRIC_NOT_READY, HealthState.HEALTHY, text)
+    elif facts.fabric_status:
+        text = f"this GPU could not join the fabric: {words(facts.fabric_status)}; see the fabric manager's log"
+        yield Sign("fabric", HealthCode.FABRIC_NOT_READY, HealthState.UNHEALTHY, text)
+    ills = _fabric_ills(facts.fabric_health or 0)
+    if ills:
+        text = f"the fabric of this GPU is not well: {', '.join(ills)}; see the fabric manager's log"
+        yield Sign("fabric-health", HealthCode.FABRIC_DEGRADED, HealthState.DEGRADED, text)
+
+
+def _fabric_ills(mask: int) -> list[str]:
+    ills = [text for shift, text in _FABRIC_ILLS.items() if mask >> shift & 3 == 1]
+    reason = mask >> _CONFIGURATION_SHIFT & 0xF
+    if reason not in _CONFIGURATION_GOOD:
+        ills.append(_CONFIGURATION.get(reason, f"its configuration is wrong ({reason})"))
+    return ills
 
 
 def _retired(facts: HealthFacts) -> Iterator[Sign]:
@@ -151,6 +229,9 @@ def known_keys(facts: HealthFacts) -> frozenset[str]:
         "retire-pending": facts.retire_pending,
         "ecc": facts.ecc_uncorrected_volatile,
         "nvlink": facts.links_active or None,
+        "fabric": facts.fabric_state,
+        "fabric-health": facts.fabric_health,
+        "licence": facts.licensed,
     }
     return frozenset(key for key, value in sources.items() if value is not None)
 

@@ -1,9 +1,10 @@
 """The health of one card: what stands against it, how that comes and how it goes. Pure; times are given.
 
 A state read must say the same twice before it counts, and must have been good for a while before it counts no more; the
-while doubles with each relapse. An Xid counts at once. It is forgotten by a restart of the machine, by a reset that was
-seen, by the driver asking no more for what it asked for, or, where it is not one that only a restart or a human heals,
-after a long silence in which the card worked and the driver asked for nothing.
+while doubles with each relapse. What is no fault of the card, and only not ready yet, counts and goes at once. An Xid
+counts at once. It is forgotten by a restart of the machine, by a reset that was seen, by the driver asking no more for
+what it asked for, or, where it is not one that only a restart or a human heals, after a long silence in which the card
+worked and the driver asked for nothing.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def settle(health: CardHealth, *, works: bool, now: float, rules: Rules) -> Card
     factor = 2 ** min(len(relapses), 16)
     gone = [each for each in health.standings if each.confirmed and _is_over(each, now, rules, factor, works=works)]
     kept = tuple(each for each in health.standings if each not in gone)
-    if gone and not any(each.confirmed for each in kept):
+    if any(_SEVERITY[each.state] for each in gone) and not any(each.confirmed for each in kept):
         relapses = (*relapses, now)  # it counts as well from now on; the next time it takes longer
     return CardHealth(standings=kept, relapses=relapses, failed_owners=owners)
 
@@ -193,6 +194,8 @@ def settle(health: CardHealth, *, works: bool, now: float, rules: Rules) -> Card
 def _is_over(standing: Standing, now: float, rules: Rules, factor: int, *, works: bool) -> bool:
     hold = min(rules.hold_seconds * factor, rules.most_hold_seconds)
     if not standing.pulse:
+        if standing.state is HealthState.HEALTHY:
+            return standing.good > 0
         return standing.good >= rules.clear_reads and now - standing.last >= hold
     if not works or standing.sticky:
         return False
@@ -222,7 +225,7 @@ def _seen_again(standing: Standing, sign: Sign, now: float, rules: Rules) -> Sta
         last=now,
         reads=reads,
         good=0,
-        confirmed=standing.confirmed or reads >= rules.raise_reads,
+        confirmed=standing.confirmed or reads >= rules.raise_reads or sign.state is HealthState.HEALTHY,
     )
 
 

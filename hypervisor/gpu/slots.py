@@ -1,0 +1,25 @@
+"""Slots: what a request is about, by the bus id of a card, or its index where that is not known. Pure."""
+
+from __future__ import annotations
+
+from hypervisor.gpu import wire
+
+# Not a card: the event set, which can hang like a card and must not take the cards with it.
+EVENTS_SLOT = "events"
+
+
+def by_index(index: int) -> str:
+    """The slot of a card whose bus id is not known."""
+    return f"index:{index}"
+
+
+def slot_of(request: wire.Request) -> str | None:
+    """Which slot a request is about; None for the library as a whole."""
+    match request:
+        case wire.Attach(index, bus_id):
+            return bus_id or by_index(index or 0)
+        case wire.Survey(slot) | wire.Read(slot) | wire.Health(slot):
+            return slot
+        case wire.Events():
+            return EVENTS_SLOT
+    return None
