@@ -31,6 +31,13 @@ kubernetes_option = click.option(
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Directory with KIND.json files as 'kubectl get KIND -o json' writes them.",
 )
+xid_policy_option = click.option(
+    "--xid-policy",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    envvar="HYPERVISOR_XID_POLICY",
+    show_envvar=True,
+    help="The site's own meaning of single Xids, as the daemon has it.",
+)
 output_option = click.option("-o", "--output", type=click.Choice(["table", "json", "html"]), default="table")
 
 
@@ -46,6 +53,7 @@ def doctor() -> None:
 @root_option
 @server_option
 @kubernetes_option
+@xid_policy_option
 @output_option
 @click.option("--gate", is_flag=True, help="End with 0 only if every check that a new node needs has passed.")
 @click.option("--cuda", metavar="VERSION", help="CUDA version that this node must be able to run, 12.4 for instance.")
@@ -75,6 +83,7 @@ def node(
     root: Path,
     server: str | None,
     kubernetes: Path | None,
+    xid_policy: Path | None,
     output: str,
     gate: bool,
     cuda: str | None,
@@ -91,7 +100,7 @@ def node(
     from hypervisor.doctor.checks import NODE_CHECKS
     from hypervisor.doctor.diagnose import diagnose_node
 
-    subject = node_subject(root, server=server, kubernetes=kubernetes)
+    subject = node_subject(root, server=server, kubernetes=kubernetes, xid_policy=xid_policy)
     subject = replace(subject, requirement=requirement(subject.root, cuda=cuda, image=image, pod=pod))
     diagnosis = diagnose_node(subject)
     inspection = inspected(subject, metrics=metrics, since=since) if output == "html" else None
@@ -116,7 +125,8 @@ def pod_command(*, name: str, root: Path, server: str | None, kubernetes: Path |
     from hypervisor.doctor.diagnose import diagnose_pod
 
     namespace, pod = pod_name(name)
-    diagnosis = diagnose_pod(node_subject(root, server=server, kubernetes=kubernetes), namespace, pod)
+    subject = node_subject(root, server=server, kubernetes=kubernetes)
+    diagnosis = diagnose_pod(subject, namespace, pod)
     _show(diagnosis, output)
     if diagnosis.first_broken:
         raise SystemExit(EXIT_FAILED)

@@ -17,16 +17,29 @@ if TYPE_CHECKING:
     from hypervisor.doctor.subject import NodeSubject
 
 
-def node_subject(root: Path, *, server: str | None, kubernetes: Path | None) -> NodeSubject:
-    """The node that a root, or this machine, is, with what can be learned of it."""
+def node_subject(
+    root: Path, *, server: str | None, kubernetes: Path | None, xid_policy: Path | None = None
+) -> NodeSubject:
+    """The node that a root, or this machine, is, with what can be learned of it. Raises CommandError."""
     from hypervisor.cli.doctor_source import facts_of_node, open_root
     from hypervisor.doctor.subject import NodeSubject
+    from hypervisor.gpu.health.policy import PolicyError
 
     files = open_root(root)
     facts, why = facts_of_node(files, server)
-    return NodeSubject(
-        root=files, facts=facts, facts_absent=why, objects=objects_from(files, kubernetes), now=time.time()
+    subject = NodeSubject(
+        root=files,
+        facts=facts,
+        facts_absent=why,
+        objects=objects_from(files, kubernetes),
+        now=time.time(),
+        xid_policy_file=xid_policy,
     )
+    try:
+        _ = subject.xid_policy
+    except PolicyError as error:
+        raise CommandError(f"--xid-policy: {error}", status=EXIT_USAGE) from error
+    return subject
 
 
 def cluster_subject(root: Path, *, server: str | None, kubernetes: Path | None) -> ClusterSubject:

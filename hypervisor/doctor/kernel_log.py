@@ -1,4 +1,4 @@
-"""Lines of the kernel's log that the driver wrote, understood; pure. The policy of Xids is the daemon's own."""
+"""Lines of the kernel's log that the driver wrote, for the checks; pure. They are understood as the daemon does."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hypervisor.gpu.health.kernel_log import LogKind, parse
-from hypervisor.gpu.health.policy import XidClass, XidPolicy
-
-_SXID = re.compile(r"nvidia-nvswitch\d*: SXid \(PCI:[^)]+\): \d+\b")
+from hypervisor.gpu.health.kernel_log import LogFinding, LogKind, parse
+from hypervisor.gpu.health.machine import CONTAINED, PAIR_SECONDS, UNCONTAINED
+from hypervisor.gpu.health.policy import XidClass, XidPolicy, tells_fatal
 
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """One Xid of the log; bus_id as sysfs writes it."""
+    """One Xid of the log."""
 
-    bus_id: str
-    number: int
+    told: LogFinding
     line: str
     severity: XidClass
 
@@ -25,27 +23,47 @@ class Xid:
 def xids(lines: Iterable[str], policy: XidPolicy) -> list[Xid]:
     """All Xids, the oldest first; a link's that the log calls fatal counts as one that takes a reset."""
     found = []
-    for line in lines:
-        told = parse(line)
-        if told is None or told.kind is not LogKind.XID:
-            continue
+    for line, told in _told(lines, LogKind.XID):
         severity = policy.class_of(told.number)
         if severity is XidClass.LINK:
-            severity = XidClass.RESET if re.search(r"\bFatal\b", told.text) else XidClass.DEGRADED
-        found.append(Xid(told.bus_id, told.number, line.strip(), severity))
+            severity = XidClass.RESET if tells_fatal(told.text) else XidClass.DEGRADED
+        found.append(Xid(told, line, severity))
     return found
 
 
 def contained(found: Iterable[Xid]) -> list[Xid]:
-    """Without the double-bit errors that the card says it has contained: 48 with a 94 of the same card."""
+    """Without the double-bit errors that the card says, at the same moment, it has contained."""
     every = list(found)
-    with_94 = {each.bus_id for each in every if each.number == 94}
-    return [each for each in every if not (each.number == 48 and each.bus_id in with_94)]
+    contained_ones = [each.told for each in every if each.told.number == CONTAINED]
+    return [
+        each
+        for each in every
+        if each.told.number != UNCONTAINED or not any(_pair(each.told, other) for other in contained_ones)
+    ]
 
 
-def sxids(lines: Iterable[str]) -> list[str]:
+def _pair(one: LogFinding, other: LogFinding) -> bool:
+    together = one.at is None or other.at is None or abs(one.at - other.at) <= PAIR_SECONDS
+    return one.bus_id == other.bus_id and together
+
+
+def off_bus(lines: Iterable[str]) -> list[str]:
+    """Lines that tell of a card that has fallen off the bus, with an Xid or without."""
+    every = list(lines)
+    found = [line for line, told in _told(every, LogKind.XID) if told.number == 79]
+    return [*found, *(line for line, _ in _told(every, LogKind.OFF_BUS))][-5:]
+
+
+def switch_faults(lines: Iterable[str]) -> list[str]:
     """Lines that tell of a fault of an NVSwitch."""
-    return [line.strip() for line in lines if _SXID.search(line)]
+    return [line for line, _ in _told(lines, LogKind.SWITCH)]
+
+
+def _told(lines: Iterable[str], kind: LogKind) -> Iterable[tuple[str, LogFinding]]:
+    for line in lines:
+        told = parse(line)
+        if told is not None and told.kind is kind:
+            yield line.strip(), told
 
 
 def matching(lines: Iterable[str], *patterns: str) -> list[str]:

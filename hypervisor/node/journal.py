@@ -6,10 +6,10 @@ change. SQLite does that, survives kill -9 at any write, and finds a torn page b
 fsync off the caller's path; a power cut may then lose the last events, whose names are not given again because each
 start of the daemon has a new epoch.
 
-Repeats: the first event of a reason about an object is told at once. Further ones within the window are counted on
-disk and told as one event, with their count and the last one's numbers, when the window ends, at the next start or at
-close. The sum of the counts is therefore the number of times it happened. Events are never changed after they were
-told.
+Repeats: the first event of a reason about an object, and of a number where it is an Xid, is told at once. Further ones
+within the window are counted on disk and told as one event, with their count and the last one's numbers, when the
+window ends, at the next start or at close. The sum of the counts is therefore the number of times it happened. Events
+are never changed after they were told.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class _Series:
     pending: Event | None = None
 
 
-_SeriesKey = tuple[str, str, str, str, str]
+# Fields by which events of one reason about one object differ: errors of two numbers are not the same error again.
+_TOPIC_FIELDS = ("xid", "sxid", "check")
 
 
 class Journal:
@@ -85,7 +86,7 @@ class Journal:
         self._lock = threading.RLock()
         self._database: sqlite3.Connection | None = None
         self._overflow: deque[Event] = deque()
-        self._series: OrderedDict[_SeriesKey, _Series] = OrderedDict()
+        self._series: OrderedDict[rows.SeriesKey, _Series] = OrderedDict()
         self._subscribers: dict[int, Callable[[Event], None]] = {}
         self._next_subscriber = 0
         self._sequence = 0
@@ -273,7 +274,7 @@ class Journal:
         key, series = self._series.popitem(last=False)
         return [self._tell_pending(key, series)] if series.pending else []
 
-    def _tell_pending(self, key: _SeriesKey, series: _Series) -> Event:
+    def _tell_pending(self, key: rows.SeriesKey, series: _Series) -> Event:
         assert series.pending is not None
         event, series.pending = series.pending, None
         return self._append(event, key)
@@ -286,7 +287,7 @@ class Journal:
 
     # --- the disk
 
-    def _append(self, event: Event, key: _SeriesKey) -> Event:
+    def _append(self, event: Event, key: rows.SeriesKey) -> Event:
         """Names the event and puts it on disk, in one change with the end of the repeats that it tells of."""
         self._sequence += 1
         event = replace(event, sequence=self._sequence)
@@ -381,9 +382,9 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _series_key(event: Event) -> _SeriesKey:
-    regarding = event.regarding
-    return (event.reason, regarding.kind.value, regarding.namespace, regarding.name, regarding.uid)
+def _series_key(event: Event) -> rows.SeriesKey:
+    fields = dict(event.fields)
+    return rows.series_key(event, " ".join(fields[name] for name in _TOPIC_FIELDS if name in fields))
 
 
 def _merged(pending: Event | None, event: Event) -> Event:

@@ -11,10 +11,13 @@ from typing import Any
 
 from hypervisor.model import Event, EventType, NodeIdentity, ObjectKind, ObjectReference
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # An event's fields are stored as name, value, name, value... joined by U+001F, which no name or value keeps.
 _SEPARATOR = "\x1f"
+
+# Reason, the object's kind, namespace, name and UID, and the topic.
+SeriesKey = tuple[str, str, str, str, str, str]
 
 _COLUMNS = "type, reason, kind, namespace, name, object_uid, message, fields, first_at, last_at, count, simulated"
 _SCHEMA = f"""
@@ -23,12 +26,18 @@ CREATE TABLE events (
     {_COLUMNS.replace(",", " NOT NULL,")} NOT NULL,
     PRIMARY KEY (epoch, sequence)
 ) WITHOUT ROWID;
-CREATE TABLE pending (
-    {_COLUMNS.replace(",", " NOT NULL,")} NOT NULL,
-    PRIMARY KEY (reason, kind, namespace, name, object_uid)
-) WITHOUT ROWID;
 CREATE TABLE acknowledged (one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT NULL, sequence INTEGER NOT NULL);
 """
+# Repeats that were not told yet. topic: what else than reason and object makes two events different. With a rowid, for
+# the check of some SQLite versions finds NULLs that are not there in a table without one whose last column is a key's.
+_PENDING = f"""
+CREATE TABLE repeats (
+    {_COLUMNS.replace(",", " NOT NULL,")} NOT NULL, topic TEXT NOT NULL,
+    PRIMARY KEY (reason, kind, namespace, name, object_uid, topic)
+);
+"""
+# The first version knew no topics.
+_FROM_FIRST = f"{_PENDING}INSERT INTO repeats SELECT {_COLUMNS}, '' FROM pending;DROP TABLE pending;"  # noqa: S608 - fixed
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -41,7 +50,9 @@ def connect(path: Path) -> sqlite3.Connection:
         database.execute("PRAGMA cache_size=-256")
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
-            database.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+            database.executescript(f"BEGIN;{_SCHEMA}{_PENDING}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+        elif version == 1:
+            database.executescript(f"BEGIN;{_FROM_FIRST}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
         elif version != SCHEMA_VERSION:
             raise sqlite3.DatabaseError(f"version {version} of the journal is not known; {SCHEMA_VERSION} is")
         if (found := database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
@@ -117,24 +128,31 @@ def put_pending(database: sqlite3.Connection, key: tuple[str, ...], event: Event
         remove_pending(database, key)
         return
     database.execute(
-        f"INSERT OR REPLACE INTO pending ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - fixed
-        _values(event),
+        f"INSERT OR REPLACE INTO repeats ({_COLUMNS}, topic) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - fixed
+        (*_values(event), key[-1]),
     )
 
 
 def remove_pending(database: sqlite3.Connection, key: tuple[str, ...]) -> None:
     """Forget the repeats of a series, because they are told."""
     database.execute(
-        "DELETE FROM pending WHERE reason = ? AND kind = ? AND namespace = ? AND name = ? AND object_uid = ?", key
+        "DELETE FROM repeats WHERE reason = ? AND kind = ? AND namespace = ? AND name = ? AND object_uid = ?"
+        " AND topic = ?",
+        key,
     )
 
 
-def pending(database: sqlite3.Connection, identity: NodeIdentity) -> list[tuple[tuple[str, str, str, str, str], Event]]:
+def pending(database: sqlite3.Connection, identity: NodeIdentity) -> list[tuple[SeriesKey, Event]]:
     """Repeats that were not told before the daemon ended, each with the key of its series."""
-    found = [_event(identity, row, 0, 0) for row in database.execute(f"SELECT {_COLUMNS} FROM pending")]  # noqa: S608
-    return [
-        ((e.reason, e.regarding.kind.value, e.regarding.namespace, e.regarding.name, e.regarding.uid), e) for e in found
-    ]
+    found = database.execute(f"SELECT {_COLUMNS}, topic FROM repeats")  # noqa: S608 - fixed
+    events = [(_event(identity, row, 0, 0), row[-1]) for row in found]
+    return [(series_key(event, topic), event) for event, topic in events]
+
+
+def series_key(event: Event, topic: str) -> SeriesKey:
+    """What two events have in common that are told as one."""
+    regarding = event.regarding
+    return (event.reason, regarding.kind.value, regarding.namespace, regarding.name, regarding.uid, topic)
 
 
 def acknowledged(database: sqlite3.Connection) -> tuple[int, int]:

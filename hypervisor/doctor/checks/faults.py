@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypervisor.doctor.check import Outcome, Stage, check, failed, passed, unreadable, warned
-from hypervisor.doctor.kernel_log import contained, matching, sxids, xids
+from hypervisor.doctor.kernel_log import contained, off_bus, switch_faults, xids
 from hypervisor.doctor.subject import NodeSubject
 from hypervisor.gpu.health.policy import XidClass
 
@@ -54,7 +54,7 @@ def fallen_off_bus(subject: NodeSubject) -> Outcome:
     """Has no card fallen off the bus?"""
     if subject.kernel_log is None:
         return unreadable("there is no log of the kernel to read")
-    lines = matching(subject.kernel_log, r"NVRM: .*GPU has fallen off the bus")
+    lines = off_bus(subject.kernel_log)
     if not lines:
         return passed("no card has")
     return failed(
@@ -74,7 +74,7 @@ def nvswitch(subject: NodeSubject) -> Outcome:
     """Has no NVSwitch reported a fault?"""
     if subject.kernel_log is None:
         return unreadable("there is no log of the kernel to read")
-    lines = sxids(subject.kernel_log)[-5:]
+    lines = switch_faults(subject.kernel_log)[-5:]
     if not lines:
         return passed("no NVSwitch has")
     return warned(

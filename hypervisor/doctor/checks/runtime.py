@@ -106,7 +106,7 @@ def dead_card(subject: NodeSubject) -> Outcome:
         for gpu in (subject.facts.gpus if subject.facts else ())
         if gpu.health in ("lost", "unhealthy")
     ]
-    dead += [each.line for each in xids(subject.kernel_log or (), subject.xid_policy) if each.number == 79]
+    dead += [each.line for each in xids(subject.kernel_log or (), subject.xid_policy) if each.told.number == 79]
     driver = {name.lower() for name in subject.root.names("/proc/driver/nvidia/gpus")}
     if driver:
         dead += [

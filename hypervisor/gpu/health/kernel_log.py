@@ -29,6 +29,10 @@ _OFF_BUS = re.compile(rf"NVRM: (?:The )?GPU (?:at )?{_ADDRESS}: GPU has fallen o
 _INIT = re.compile(
     rf"NVRM: GPU {_ADDRESS}: (?:RmInitAdapter|rm_init_adapter) failed(?P<text>.*)", re.ASCII | re.IGNORECASE
 )
+# A fault of a switch between GPUs; the address is the switch's.
+_SWITCH = re.compile(
+    rf"nvidia-nvswitch[0-9]*: SXid \({_ADDRESS}\): (?P<number>[0-9]{{1,5}})(?:,\s*(?P<text>.*))?", re.ASCII
+)
 
 
 class LogKind(Enum):
@@ -37,14 +41,15 @@ class LogKind(Enum):
     XID = "xid"
     OFF_BUS = "off the bus"
     INIT_FAILED = "initialisation failed"
+    SWITCH = "switch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFinding:
     """One message that matters. at is CLOCK_MONOTONIC in seconds, None where the log does not say.
 
-    bus_id is as sysfs writes it. pid is that of the host's namespace; it and name are the program that the driver
-    blames, None and "" where it blames none.
+    bus_id is as sysfs writes it; of a switch it is the switch's. pid is that of the host's namespace; it and name are
+    the program that the driver blames, None and "" where it blames none.
     """
 
     kind: LogKind
@@ -59,9 +64,19 @@ class LogFinding:
 
 def parse(record: str) -> LogFinding | None:
     """A record of /dev/kmsg ("6,1234,5678901,-;message"), or a line of dmesg; None when it is about no GPU's health."""
-    if "NVRM" not in record:
+    if "NVRM" not in record and "SXid" not in record:
         return None
     at, sequence, message = _head(record)
+    switch = _SWITCH.search(message)
+    if switch:
+        return LogFinding(
+            kind=LogKind.SWITCH,
+            bus_id=addresses.normalise(switch["bus"]),
+            at=at,
+            sequence=sequence,
+            number=int(switch["number"]),
+            text=(switch["text"] or "").strip(),
+        )
     found = _XID.search(message)
     if found:
         pid, name = found["pid"] or "", (found["name"] or "").strip()

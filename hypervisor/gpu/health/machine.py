@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hypervisor.gpu.health.facts import HealthFacts, Sign, known_keys
-from hypervisor.gpu.health.policy import XidClass, XidPolicy
+from hypervisor.gpu.health.policy import XidClass, XidPolicy, tells_fatal
 from hypervisor.model.health import HealthCode, HealthState
 
 # A second ECC report that says "contained" comes within this time of the first, before or after it.
@@ -21,7 +21,7 @@ PAIR_SECONDS = 2.0
 # This many programs that fail on one card in so many seconds are the card's fault until proven otherwise.
 MANY_OWNERS = 3
 OWNERS_SECONDS = 600.0
-_UNCONTAINED, _CONTAINED = 48, 94
+UNCONTAINED, CONTAINED = 48, 94
 _PAIR_MARK = "contained"
 _SEVERITY = {HealthState.HEALTHY: 0, HealthState.DEGRADED: 1, HealthState.UNHEALTHY: 2}
 _STATE_OF = {
@@ -109,14 +109,14 @@ class CardHealth:
 def on_xid(health: CardHealth, xid: Xid, policy: XidPolicy) -> CardHealth:
     """The health after an Xid. Ignored ones and those of a program change nothing, unless they become many."""
     kind = policy.class_of(xid.number)
-    if xid.number == _CONTAINED and kind not in _STATE_OF:
+    if xid.number == CONTAINED and kind not in _STATE_OF:
         health = _without_pair(health, xid)
     if kind is XidClass.APPLICATION:
         return _on_failed_owner(health, xid)
-    if kind not in _STATE_OF or (xid.number == _UNCONTAINED and _was_contained(health, xid)):
+    if kind not in _STATE_OF or (xid.number == UNCONTAINED and _was_contained(health, xid)):
         return health
     state = _STATE_OF[kind]
-    if kind is XidClass.LINK and "fatal" in xid.text.lower() and "nonfatal" not in xid.text.lower().replace("-", ""):
+    if kind is XidClass.LINK and tells_fatal(xid.text):
         state = HealthState.UNHEALTHY
     detail = f": {xid.text}" if xid.text else ""
     return _with(
@@ -243,7 +243,7 @@ def _without_pair(health: CardHealth, contained: Xid) -> CardHealth:
     kept = tuple(
         each
         for each in health.standings
-        if each.key != f"xid-{_UNCONTAINED}" or abs(each.last - contained.at) > PAIR_SECONDS
+        if each.key != f"xid-{UNCONTAINED}" or abs(each.last - contained.at) > PAIR_SECONDS
     )
     return replace(health, standings=kept)
 
@@ -254,7 +254,7 @@ def _was_contained(health: CardHealth, xid: Xid) -> bool:
 
 def _on_failed_owner(health: CardHealth, xid: Xid) -> CardHealth:
     failed = health.failed_owners
-    if xid.number == _CONTAINED:
+    if xid.number == CONTAINED:
         failed = (*failed, (xid.at, _PAIR_MARK))
     if xid.owner:
         failed = (*failed, (xid.at, f"of {xid.owner}"))

@@ -199,6 +199,9 @@ class HealthMonitor:
         return bool(self._settings.host_root) or not fleet.simulated
 
     def _on_log(self, finding: LogFinding, fleet: Fleet, *, now: float, wall_time: float) -> None:
+        if finding.kind is LogKind.SWITCH:
+            self._tell_switch(finding)
+            return
         card = fleet.cards.get(finding.bus_id)
         if card is None:
             self._early.append(finding)
@@ -212,11 +215,20 @@ class HealthMonitor:
             self._on_xid(card, xid, "log", now=now, wall_time=wall_time, pid=finding.pid, name=finding.name)
         elif finding.kind is LogKind.OFF_BUS:
             self._on_xid(card, Xid(number=79, at=at, text="told without a number"), "log", now=now, wall_time=wall_time)
-        else:
+        elif finding.kind is LogKind.INIT_FAILED:
             text = f"the driver can't start the card: RmInitAdapter failed{finding.text}"
             known.health = machine.on_pulse(
                 known.health, "init", HealthCode.GPU_UNREADABLE, text.strip(), at=at, sticky=False
             )
+
+    def _tell_switch(self, finding: LogFinding) -> None:
+        if finding.at is not None and finding.at < self._started_at:
+            return  # as news it is old
+        message = (
+            f"NVSwitch {finding.bus_id} reports SXid {finding.number}{': ' + finding.text if finding.text else ''}"
+        )
+        fields = (("sxid", str(finding.number)), ("switch", finding.bus_id))
+        self.occurrences.add(Occurrence(kind=OccurrenceKind.SWITCH, gpu_uuid="", message=message, fields=fields))
 
     def _find_gone(self, fleet: Fleet) -> bool:
         """Cards that neither answer nor are on the bus are gone, and not only out of our sight."""

@@ -16,6 +16,7 @@ class OccurrenceKind(Enum):
 
     XID = "XidError"
     ECC = "EccErrors"
+    SWITCH = "NvSwitchError"
     CIRCUIT_OPENED = "ReadingsHeld"
     CIRCUIT_CLOSED = "ReadingsResumed"
 

@@ -51,6 +51,12 @@ class XidPolicy:
         return f"Xid {number} ({told})" if told else f"Xid {number}"
 
 
+def tells_fatal(text: str) -> bool:
+    """Whether the log calls an error of a link fatal: "Fatal", and not "Non-fatal"."""
+    lowered = text.lower().replace("-", "").replace("non fatal", "nonfatal")
+    return "fatal" in lowered.replace("nonfatal", "")
+
+
 def load(site: Path | None = None) -> XidPolicy:
     """The built-in policy, with the numbers that the site's file treats otherwise. Raises PolicyError."""
     built_in = _parse(resources.files(__package__).joinpath("xids.toml").read_text(encoding="utf-8"), "xids.toml")

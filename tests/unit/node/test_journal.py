@@ -105,6 +105,30 @@ def test_repeats_become_a_count_when_the_window_ends(directory: Path, clock: Clo
     assert sum(event.count for event in journal.read((0, 0), 10)) == 8
 
 
+def test_errors_of_different_numbers_are_different_events(directory: Path, clock: Clock) -> None:
+    journal = open_journal(directory, clock)
+    for number in ("31", "13", "31", "13", "13"):
+        emit(journal, "a", reason="XidError", message=f"Xid {number}", xid=number)
+    told = journal.read((0, 0), 10)
+    assert [event.message for event in told] == ["Xid 31", "Xid 13"]
+    journal = open_journal(directory, clock, epoch=2)  # after a kill: both series are on disk
+    told = journal.read((1, 99), 10)
+    assert sorted((event.message, event.count) for event in told) == [("Xid 13", 2), ("Xid 31", 1)]
+
+
+def test_repeats_of_a_journal_of_the_first_version_are_told(directory: Path, clock: Clock) -> None:
+    journal = open_journal(directory, clock)
+    emit(journal, "a")
+    emit(journal, "a")
+    with sqlite3.connect(directory / "events.db") as database:
+        database.executescript(
+            "CREATE TABLE pending AS SELECT * FROM repeats; ALTER TABLE pending DROP COLUMN topic;"
+            " DROP TABLE repeats; PRAGMA user_version=1;"
+        )
+    database.close()
+    assert names(open_journal(directory, clock, epoch=2).read((1, 99), 10)) == [(2, 2, "a", 1)]
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_repeats_are_not_lost_by_a_restart(directory: Path, clock: Clock, *, clean: bool) -> None:
     journal = open_journal(directory, clock)

@@ -64,7 +64,6 @@ def test_faults_without_an_xid() -> None:
     [
         "6,1,2,-;usb 1-1: new device",
         "3,1,2,-;NVRM: API mismatch: the client has the version 580, but this kernel module has the version 575",
-        "3,1,2,-;nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal",
         "3,1,2,-;NVRM: Xid (PCI:zz): 79",
         "",
         ";;;,",
@@ -72,6 +71,14 @@ def test_faults_without_an_xid() -> None:
 )
 def test_other_lines_are_about_no_card(line: str) -> None:
     assert parse(line) is None
+
+
+def test_a_fault_of_a_switch_is_the_switch_s() -> None:
+    """nvidia-stack.md 3.3."""
+    told = parse("3,1,2,-;nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 02")
+    assert told is not None
+    assert (told.kind, told.bus_id, told.number) == (LogKind.SWITCH, "0000:c1:00.0", 12028)
+    assert told.text == "Non-fatal, Link 02"
 
 
 @given(st.text())

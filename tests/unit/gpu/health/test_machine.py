@@ -63,6 +63,10 @@ class Card:
         ({"retire_pending": True, "retired_double": 3}, HealthCode.PAGES_RETIRED, DEGRADED),
         ({"retired_double": 40, "retired_single": 20}, HealthCode.PAGES_RETIRED, UNHEALTHY),
         ({"links_up": (True, False, True)}, HealthCode.NVLINK_DOWN, DEGRADED),
+        ({"fabric_state": 3, "fabric_status": 999}, HealthCode.FABRIC_NOT_READY, UNHEALTHY),
+        ({"fabric_state": 3, "fabric_status": 0, "fabric_health": 0x1A9}, HealthCode.FABRIC_DEGRADED, DEGRADED),
+        ({"fabric_state": 3, "fabric_status": 0, "fabric_health": 0x4AA}, HealthCode.FABRIC_DEGRADED, DEGRADED),
+        ({"licensed": False}, HealthCode.VGPU_UNLICENSED, DEGRADED),
     ],
 )
 def test_a_state_read_counts_when_it_is_said_twice(changed: dict, code: HealthCode, state: HealthState) -> None:
@@ -73,6 +77,23 @@ def test_a_state_read_counts_when_it_is_said_twice(changed: dict, code: HealthCo
     (standing,) = card.health.confirmed
     assert standing.code is code
     assert "\n" not in standing.text
+
+
+@pytest.mark.parametrize("state", [1, 2])
+def test_a_fabric_that_is_not_joined_yet_is_no_fault_and_counts_and_goes_at_once(state: int) -> None:
+    """nvidia-stack.md 1.5: below 3 on a machine with NVSwitches is not schedulable yet, and not broken."""
+    card = Card()
+    for _ in range(3):
+        assert card.read(replace(WELL, fabric_state=state)) is HEALTHY
+        (standing,) = card.health.confirmed
+        assert standing.code is HealthCode.FABRIC_NOT_READY
+        assert card.read(replace(WELL, fabric_state=3, fabric_status=0, fabric_health=0x1AA)) is HEALTHY
+        assert card.health == CardHealth()
+
+
+@pytest.mark.parametrize("facts", [{"fabric_state": 0}, {"fabric_state": 3, "fabric_status": 0}, {"licensed": True}])
+def test_no_fabric_one_that_is_joined_and_a_licence_are_no_signs(facts: dict) -> None:
+    assert list(signs(replace(WELL, **facts), most_links=0)) == []
 
 
 def test_what_is_said_once_and_never_again_was_nothing() -> None:
