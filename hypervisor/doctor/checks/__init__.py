@@ -12,6 +12,7 @@ from hypervisor.doctor.checks import (
     driver,
     faults,
     installation,
+    joining,
     kubelet,
     memory,
     pod_limits,
@@ -30,6 +31,7 @@ NODE_CHECKS: tuple[Check[NodeSubject], ...] = (
     *bus.CHECKS,
     *driver.CHECKS,
     *devices.CHECKS,
+    *joining.CHECKS,
     *faults.CHECKS,
     *daemon.CHECKS,
     *memory.CHECKS,
@@ -44,6 +46,7 @@ NODE_CHECKS: tuple[Check[NodeSubject], ...] = (
 GPU_CHECKS: tuple[Check[NodeSubject], ...] = (
     *bus.CHECKS,
     devices.health,
+    *joining.CHECKS,
     *faults.CARD_CHECKS,
     daemon.model_known,
     daemon.foreign_use,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypervisor.model import HealthState
 from hypervisor.simulation.faults import parse_fault_text
 from hypervisor.simulation.machine import Machine, create
 from hypervisor.simulation.profiles import load_description
-from hypervisor.v1 import types_pb2
+from hypervisor.v1 import node_pb2, types_pb2
 from tests.daemon_process import DaemonProcess, wait_until
 from tests.integration.node import calls
 
@@ -41,32 +42,43 @@ class Node:
     daemon: DaemonProcess
     machine: Machine
     root: Path
-    faults: list[int] = field(default_factory=list)
+    faults: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # by card, -1 for all
     logged: int = 0
 
     def fault(self, text: str) -> None:
-        self.faults.append(self.machine.add_fault(parse_fault_text(text, self.machine.gpu_count)))
+        fault = parse_fault_text(text, self.machine.gpu_count)
+        self.faults[fault.gpu].append(self.machine.add_fault(fault))
 
-    def clear(self) -> None:
-        while self.faults:
-            self.machine.clear_fault(self.faults.pop())
+    def clear(self, index: int | None = None) -> None:
+        """Take back the faults of a card, or all."""
+        for faults in self.faults.values() if index is None else (self.faults[index],):
+            while faults:
+                self.machine.clear_fault(faults.pop())
 
     def log(self, message: str, *, seconds: float) -> None:
         self.logged += 1
         with (self.root / "dev/kmsg").open("a") as log:
             log.write(f"3,{self.logged},{int(seconds * 1e6)},-;{message}\n")
 
-    def gpu(self, index: int):
-        return next(gpu for gpu in calls.list_gpus(self.daemon) if gpu.index == index)
+    def gpu(self, which: int | str):
+        """By index, or by UUID: a card that can't be reached for a while may find its index taken."""
+        return next(gpu for gpu in calls.list_gpus(self.daemon) if which in (gpu.index, gpu.uuid))
 
-    def state(self, index: int) -> HealthState:
-        return STATES[self.gpu(index).health]
+    def state(self, which: int | str) -> HealthState:
+        return STATES[self.gpu(which).health]
 
-    def codes(self, index: int) -> set[str]:
-        return {condition.type for condition in self.gpu(index).conditions}
+    def codes(self, which: int | str) -> set[str]:
+        return {condition.type for condition in self.gpu(which).conditions}
 
     def events(self, uuid: str) -> list[str]:
         return [event.reason for event in calls.list_events(self.daemon) if event.regarding.uid == uuid]
+
+    def verdict(self, check: str, uuid: str) -> str:
+        """Of the doctor about one card."""
+        with calls.stub(self.daemon) as stub:
+            told = stub.Diagnose(node_pb2.DiagnoseRequest(subject=f"gpu/{uuid}"), timeout=calls.SECONDS)
+        result = next(each for each in told.checks if each.check_id == check)
+        return node_pb2.Verdict.Name(result.verdict).rpartition("_")[2].lower()
 
     def metric(self, name: str, **labels: str) -> float | None:
         for line in self.daemon.get("/metrics")[1].splitlines():
@@ -74,8 +86,8 @@ class Node:
                 return float(line.rpartition(" ")[2])
         return None
 
-    def bus_id(self, index: int) -> str:
-        domain, _, rest = self.gpu(index).pci_bus_id.lower().partition(":")
+    def bus_id(self, which: int | str) -> str:
+        domain, _, rest = self.gpu(which).pci_bus_id.lower().partition(":")
         return f"{domain[-4:]}:{rest}"
 
 
@@ -90,7 +102,7 @@ def start(directory: Path, *flags: str) -> Iterator[Node]:
     daemon = DaemonProcess(
         directory,
         *("--simulate", str(path), "--host-root", str(root)),
-        *("--reading-interval-seconds", "0.1", "--reading-timeout-seconds", "2", *flags),
+        *("--reading-interval-seconds", "0.1", "--reading-timeout-seconds", "8", *flags),
     )
     try:
         daemon.start().wait_ready()

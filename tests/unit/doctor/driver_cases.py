@@ -277,6 +277,37 @@ CASES = (
         "cooling",
     ),
     Case(
+        "1.5: state 2 with NVSwitches is not schedulable yet",
+        "driver.fabric",
+        FAIL,
+        lambda m: m.gpu(1, allocatable=False, conditions=(condition("FabricNotReady", "in progress"),)),
+        "the cards are not broken",
+    ),
+    Case(
+        "1.5: NVSwitches and no fabric manager: error 802",
+        "driver.fabric",
+        FAIL,
+        lambda m: m.write("/proc/driver/nvidia-nvswitch/devices/0000:c1:00.0/information", ""),
+        "nvidia-fabricmanager",
+    ),
+    Case(
+        "1.11: an unlicensed vGPU has throttled clocks",
+        "driver.vgpu-licence",
+        WARN,
+        lambda m: m.gpu(0, health="degraded", conditions=(condition("VgpuUnlicensed", "no licence"),)),
+        "ClientConfigToken has no token",
+    ),
+    Case(
+        "1.11: licence state matters in a vGPU guest",
+        "driver.vgpu-licence",
+        WARN,
+        lambda m: (
+            m.write("/etc/nvidia/ClientConfigToken/client.tok", ""),
+            m.gpu(1, health="degraded", conditions=(condition("VgpuUnlicensed", "expired"),)),
+        ),
+        "GPU 1",
+    ),
+    Case(
         "article 4.4 and 9.2/33: a task in D",
         "driver.hang",
         WARN,
