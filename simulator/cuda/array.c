@@ -71,6 +71,27 @@ static CUresult create(CUcontext context, CUarray *out, const CUDA_ARRAY3D_DESCR
     return CUDA_SUCCESS;
 }
 
+CUresult sim_array_over(CUcontext context, unsigned char *data, uint64_t bytes, const CUDA_ARRAY3D_DESCRIPTOR *shape, uint32_t levels, CUmipmappedArray *out)
+{
+    uint64_t needed = 0;
+    if (!shape->Width || !levels || levels > MAX_LEVELS || !channel_bytes(shape->Format) || (shape->NumChannels != 1 && shape->NumChannels != 2 && shape->NumChannels != 4))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (uint32_t level = 0; level < levels; level++)
+        needed += level_bytes(shape, level);
+    if (needed > bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUarray array = calloc(1, sizeof *array);
+    if (!array)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *array = (struct CUarray_st){.kind = HANDLE_ARRAY, .gpu = context->gpu, .shape = *shape, .levels = levels > 1 ? levels : 2, .context = context, .data = data, .bytes = bytes};
+    sim_lock_driver();
+    array->next = sim_driver.arrays;
+    sim_driver.arrays = array;
+    sim_unlock_driver();
+    *out = (CUmipmappedArray)(void *)array; /* the same objects, under the interface's other name */
+    return CUDA_SUCCESS;
+}
+
 /* Driver lock held. The handle keeps its memory, so that a use after this is an error and not a crash. */
 static void give_back(CUarray array)
 {
@@ -80,7 +101,8 @@ static void give_back(CUarray array)
             array->level[i]->kind = HANDLE_DEAD;
     munmap(array->data, array->bytes);
     array->data = NULL;
-    sim_refund(sim_here(), array->gpu, sim_driver.process, array->charged);
+    if (array->charged)
+        sim_refund(sim_here(), array->gpu, sim_driver.process, array->charged);
 }
 
 static CUresult destroy(CUarray array, int mipmapped)
@@ -144,6 +166,14 @@ int sim_array_bytes(CUarray array, struct array_bytes *out)
         return 0;
     const CUDA_ARRAY3D_DESCRIPTOR *shape = &array->shape;
     *out = (struct array_bytes){array->data, shape->Width * channel_bytes(shape->Format) * shape->NumChannels, or_one(shape->Height), or_one(shape->Depth)};
+    return 1;
+}
+
+int sim_array_shape(CUarray array, CUDA_ARRAY3D_DESCRIPTOR *out)
+{
+    if (!valid(array))
+        return 0;
+    *out = array->shape;
     return 1;
 }
 
@@ -231,3 +261,14 @@ SIM_EXPORTED CUresult CUDAAPI cuArrayGetMemoryRequirements(struct requirements *
     *out = (struct requirements){.size = array->charged, .alignment = ARRAY_UNIT};
     return CUDA_SUCCESS;
 }
+
+/* Formats with planes, sparse arrays and arrays that are bound later are not modelled: what is asked of these is refused as of any array
+ * that is none of them. */
+CUresult CUDAAPI cuArrayGetPlane(CUarray *out, CUarray array, unsigned int plane);
+SIM_EXPORTED CUresult CUDAAPI cuArrayGetPlane(CUarray *out, CUarray array, unsigned int plane) { ENTER(); (void)plane; return out && !valid(array) ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE; }
+CUresult CUDAAPI cuArrayGetSparseProperties(void *out, CUarray array);
+SIM_EXPORTED CUresult CUDAAPI cuArrayGetSparseProperties(void *out, CUarray array) { ENTER(); return out && !valid(array) ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE; }
+CUresult CUDAAPI cuMipmappedArrayGetSparseProperties(void *out, CUmipmappedArray array);
+SIM_EXPORTED CUresult CUDAAPI cuMipmappedArrayGetSparseProperties(void *out, CUmipmappedArray array) { ENTER(); return out && !valid((CUarray)(void *)array) ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE; /* the same objects */ }
+CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(struct requirements *out, CUmipmappedArray mipmapped, CUdevice device);
+SIM_EXPORTED CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(struct requirements *out, CUmipmappedArray mipmapped, CUdevice device) { return cuArrayGetMemoryRequirements(out, (CUarray)(void *)mipmapped, device); /* the same objects */ }

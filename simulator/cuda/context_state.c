@@ -193,3 +193,12 @@ SIM_EXPORTED CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig config)
     (void)config; /* without effect on GPUs since Maxwell */
     return CUDA_SUCCESS;
 }
+
+/* Writes of other devices are in memory when they are made. The target must be the current context, the scope its owner or all devices. */
+CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(int target, int scope);
+SIM_EXPORTED CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(int target, int scope)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    return target == 0 && (scope == 100 || scope == 200) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

@@ -86,6 +86,8 @@ SIM_EXPORTED CUresult CUDAAPI cuDeviceComputeCapability(int *major, int *minor, 
 }
 
 /* One attribute: by its public number, either a figure of the GPU or a constant. */
+#define MULTICAST_SUPPORTED 132
+
 static int attribute(const struct sim_gpu_info *gpu, uint32_t sms, int number, int *value)
 {
     int newer = gpu->cc_major >= 7;
@@ -130,7 +132,7 @@ static int attribute(const struct sim_gpu_info *gpu, uint32_t sms, int number, i
     case 83: *value = 1; break;                   /* managed memory */
     case 84: *value = 0; break;                   /* multi-GPU board */
     case 85: *value = 0; break;
-    case 86: *value = newer; break;               /* host native atomics: PCIe has none, NVLink hosts do */
+    case 86: *value = 0; break;                   /* host native atomics: PCIe has none */
     case 87: *value = 2; break;                   /* single to double performance ratio */
     case 88: *value = 0; break;                   /* pageable memory access */
     case 89: *value = 1; break;                   /* concurrent managed access */
@@ -159,7 +161,6 @@ static int attribute(const struct sim_gpu_info *gpu, uint32_t sms, int number, i
     case 123: *value = 1; break;
     case 124: *value = 0; break;                  /* dma-buf */
     case 128: *value = 0; break;                  /* fabric handles */
-    case 132: *value = 0; break;                  /* multicast */
     case 134: *value = gpu->numa_node; break;
     default:
         if (number < 1 || number > 160)
@@ -174,6 +175,8 @@ SIM_EXPORTED CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribut
     ENTER_DEVICE(device);
     if (!value || !attribute(info_of(device), sim_sm_count(sim_driver.gpu_of[device]), (int)which, value)) /* enumerators are ints */
         return CUDA_ERROR_INVALID_VALUE;
+    if ((int)which == MULTICAST_SUPPORTED) /* likewise */
+        *value = sim_multicast_supported(sim_driver.gpu_of[device]);
     *value = (int)sim_faulty((uint64_t)*value); /* back as it came, unless a fault says otherwise */
     return CUDA_SUCCESS;
 }

@@ -10,7 +10,7 @@
 #define MAX_THREAD_STREAMS 8
 
 /* Handles start with a word that says what they are; a destroyed one keeps its memory and loses the word. */
-enum handle_kind { HANDLE_DEAD = 0, HANDLE_CONTEXT = 0x43545831, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_POOL, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC, HANDLE_ARRAY, HANDLE_USER_OBJECT, HANDLE_TEXTURE, HANDLE_EXTERNAL, HANDLE_GREEN, HANDLE_TEXTURE_REFERENCE };
+enum handle_kind { HANDLE_DEAD = 0, HANDLE_CONTEXT = 0x43545831, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_POOL, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC, HANDLE_ARRAY, HANDLE_USER_OBJECT, HANDLE_TEXTURE, HANDLE_EXTERNAL, HANDLE_GREEN, HANDLE_TEXTURE_REFERENCE, HANDLE_SURFACE_REFERENCE, HANDLE_SEMAPHORE, HANDLE_NOTIFICATION };
 
 struct CUctx_st {
     uint32_t kind;
@@ -29,6 +29,10 @@ struct CUctx_st {
     uint32_t blocking;         /* streams other than the legacy one that keep order with it */
     uint64_t limits[CU_LIMIT_MAX];
     uint32_t peers;            /* bit n: may access device n */
+    CUgreenCtx green_handle;   /* what the program holds of a green context */
+    uint32_t awaits;           /* cuCtxWaitEvent: streams that come later wait for this record of the event's row, too */
+    uint32_t awaited_row;
+    uint64_t awaited;
     CUcontext next;            /* of all contexts */
 };
 
@@ -89,14 +93,19 @@ struct CUmod_st {
     char **names;              /* functions listed in a text image; NULL: any name is taken */
     size_t name_count;
     struct global *globals;    /* variables that the image has */
-    CUtexref textures;         /* references that were asked for */
+    CUtexref textures, surfaces; /* references that were asked for */
 };
 
-struct CUtexref_st {
+struct CUtexref_st {           /* a surface reference too: those have an array and nothing else */
     uint32_t kind;
     CUarray_format format;
     int channels;
-    CUdeviceptr address;       /* 0: bound to nothing */
+    CUdeviceptr address;       /* 0: bound to no address */
+    CUarray array;
+    CUmipmappedArray mipmapped;
+    int address_mode[3], filter_mode, mipmap_filter_mode;
+    unsigned flags, anisotropy;
+    float bias, clamp[2], border[4];
     CUtexref next;             /* of the module */
     char name[];
 };
@@ -117,6 +126,12 @@ struct CUmemPoolHandle_st {
 
 enum memory_kind { MEMORY_DEVICE = 1, MEMORY_MANAGED, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_RESERVED, MEMORY_MAPPED, MEMORY_POOLED, MEMORY_GRAPH, MEMORY_IPC, MEMORY_IMPORTED };
 
+struct managed_advice {        /* places as the interface writes them; all zero: nothing was said */
+    uint32_t read_mostly;
+    uint32_t accessed_by;      /* bit n: by device n; bit 31: by the host */
+    CUmemLocation preferred, prefetched;
+};
+
 struct memory {                /* one range of addresses that the driver knows */
     uint64_t start, size;      /* size as asked for */
     uint64_t mapped;           /* bytes mapped at start */
@@ -134,6 +149,7 @@ struct memory {                /* one range of addresses that the driver knows *
     uint32_t has_file;         /* shared with other processes: its bytes are in `file` */
     int file;
     uint32_t nodes;            /* MEMORY_GRAPH: allocation nodes, copies included, that have this address */
+    struct managed_advice advice; /* MEMORY_MANAGED: what the program said about it */
 };
 
 struct driver {
@@ -221,6 +237,7 @@ CUresult sim_primary_context(uint32_t device, CUcontext *out); /* made when ther
 
 CUresult sim_green_context(uint32_t device, uint32_t sm_limit, CUcontext *out);
 void sim_green_destroy(CUcontext context);
+CUcontext sim_green_inside(CUgreenCtx green); /* green.c; NULL: it is none */
 
 /* stream.c */
 CUresult sim_stream_resolve(CUcontext context, CUstream given, int per_thread, CUstream *out);
@@ -264,6 +281,17 @@ void sim_pools_empty(uint32_t gpu); /* gives up everything kept and not in use *
 CUresult sim_share_ticket(struct memory *memory, void *ticket, size_t size);
 CUresult sim_open_ticket(CUdeviceptr *out, const void *ticket, size_t size, uint32_t kind);
 
+/* external_semaphore.c */
+int sim_semaphore_valid(CUexternalSemaphore semaphore);
+CUresult sim_semaphore_signal(CUstream stream, CUexternalSemaphore semaphore, uint64_t value);
+CUresult sim_semaphore_await(CUstream stream, CUexternalSemaphore semaphore, uint64_t value);
+
+/* multicast.c */
+int sim_multicast_supported(uint32_t gpu);
+
+/* memory_operations.c */
+CUresult sim_memory_operations(CUstream stream, const CUstreamBatchMemOpParams *list, unsigned count);
+
 /* graph_memory.c: what allocation nodes use is kept for the next launch until it is trimmed. Driver lock held. */
 CUresult sim_graph_memory_take(struct memory *memory);
 void sim_graph_memory_give(struct memory *memory);
@@ -298,6 +326,9 @@ CUresult sim_capture_graph(CUstream stream, CUgraph graph);
 /* array.c: where the bytes of an array lie, row by row; 0: no such array */
 struct array_bytes { unsigned char *data; uint64_t row, rows, slices; };
 int sim_array_bytes(CUarray array, struct array_bytes *out);
+int sim_array_shape(CUarray array, CUDA_ARRAY3D_DESCRIPTOR *out);
+/* An array with levels over bytes of another interface; they are charged to nobody, and unmapped with it. */
+CUresult sim_array_over(CUcontext context, unsigned char *data, uint64_t bytes, const CUDA_ARRAY3D_DESCRIPTOR *shape, uint32_t levels, CUmipmappedArray *out);
 
 /* graph.c */
 CUresult sim_capture_kernel(CUstream stream, const struct launch *launch);

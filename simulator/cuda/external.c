@@ -69,6 +69,30 @@ SIM_EXPORTED CUresult CUDAAPI cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, 
     return CUDA_SUCCESS;
 }
 
+typedef struct { unsigned long long offset; CUDA_ARRAY3D_DESCRIPTOR shape; unsigned levels, reserved[16]; } mipmapped_description; /* CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC */
+CUresult CUDAAPI cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *out, CUexternalMemory external, const mipmapped_description *description);
+SIM_EXPORTED CUresult CUDAAPI cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *out, CUexternalMemory external, const mipmapped_description *description)
+{
+    CUcontext context;
+    ENTER_CONTEXT(context);
+    if (!out || !description || description->offset % PAGE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!external || external->kind != HANDLE_EXTERNAL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (description->offset >= external->size)
+        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t bytes = external->size - description->offset;
+    int saved = errno;
+    void *room = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, external->fd, (off_t)description->offset); /* bounded by the file's size */
+    errno = saved;
+    if (room == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = sim_array_over(context, room, bytes, &description->shape, description->levels, out);
+    if (result != CUDA_SUCCESS)
+        munmap(room, bytes);
+    return result;
+}
+
 SIM_EXPORTED CUresult CUDAAPI cuDestroyExternalMemory(CUexternalMemory external)
 {
     ENTER();

@@ -41,6 +41,8 @@ static void free_node(CUgraphNode node)
         sim_graph_free(node->child);
     if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
         free_allocation(node);
+    sim_graph_free_lists(node);
+    sim_graph_free_condition(node);
     free(node->after);
     free(node->attributes);
     node->kind = HANDLE_DEAD;
@@ -54,6 +56,7 @@ void sim_graph_free(CUgraph graph)
         free_node(node);
     }
     sim_objects_drop(graph);
+    sim_graph_free_conditions(graph);
     graph->kind = HANDLE_DEAD;
     free(graph);
 }
@@ -111,6 +114,8 @@ CUgraph sim_graph_copy(CUgraph graph)
         twin->original = node;
         twin->attributes = NULL;
         twin->next = next;
+        if (!sim_graph_copy_lists(twin, node) || !sim_graph_copy_condition(twin, node))
+            goto failed;
         if (node->attributes && !(twin->attributes = sim_attributes_copy(node->attributes)))
             goto failed;
         if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
@@ -127,7 +132,7 @@ CUgraph sim_graph_copy(CUgraph graph)
         for (; twin->after_count < node->after_count; twin->after_count++)
             twin->after[twin->after_count] = copy_of(copy, node->after[twin->after_count]);
     }
-    if (sim_objects_copy(copy, graph) != CUDA_SUCCESS)
+    if (sim_objects_copy(copy, graph) != CUDA_SUCCESS || !sim_graph_copy_conditions(copy, graph))
         goto failed;
     return copy;
 failed:

@@ -8,6 +8,11 @@ struct copy_node { CUdeviceptr destination, source; size_t bytes; };
 struct fill_node { CUdeviceptr destination; size_t pitch, width, height; unsigned value, element; };
 struct host_node { CUhostFn function; void *argument; };
 
+/* Lists that a node has of its own. */
+struct semaphore_node { CUexternalSemaphore *semaphores; uint64_t *values; unsigned count; void *given; /* as the program wrote it */ };
+struct operations_node { CUcontext context; CUstreamBatchMemOpParams *list; unsigned count, flags; };
+struct condition_node { CUgraphConditionalHandle handle; CUgraphConditionalNodeType type; unsigned size; CUgraph *bodies; };
+
 struct CUgraphNode_st {
     uint32_t kind;
     CUgraphNodeType type;
@@ -31,6 +36,9 @@ struct CUgraphNode_st {
         CUevent event;
         CUDA_MEM_ALLOC_NODE_PARAMS allocation;
         CUdeviceptr free_address;
+        struct semaphore_node semaphores;
+        struct operations_node operations;
+        struct condition_node condition;
     };
     uint32_t is_box;
     struct attributes *attributes; /* of a kernel; NULL: none was set */
@@ -39,8 +47,11 @@ struct CUgraphNode_st {
 
 struct held_object { CUuserObject object; uint32_t count; struct held_object *next; };
 
+struct condition { CUgraphConditionalHandle handle; uint32_t value, assigned; struct condition *next; };
+
 struct CUgraph_st {
     uint32_t kind;
+    struct condition *conditions; /* handles that were made for it */
     CUcontext context;
     CUgraphNode nodes, *end;     /* in order of creation */
     size_t count;
@@ -70,6 +81,23 @@ CUresult sim_graph_set_any(CUgraphNode node, const CUgraphNodeParams *params);
 CUresult sim_graph_set_child(CUgraphNode node, CUgraph child);
 CUgraphNode sim_exec_node(CUgraphExec exec, CUgraphNode original, CUgraphNodeType type); /* NULL: not in it, or of another type */
 int sim_exec_valid(CUgraphExec exec);
+
+/* graph_operations.c: nodes of memory operations and of external semaphores; `params` as the interface has them */
+CUresult sim_graph_set_operations(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *params);
+CUresult sim_graph_set_signals(CUgraphNode node, const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *params);
+CUresult sim_graph_set_waits(CUgraphNode node, const CUDA_EXT_SEM_WAIT_NODE_PARAMS *params);
+CUresult sim_graph_add_with(CUgraphNode *out, CUgraph graph, CUgraphNodeType type, const CUgraphNode *after, size_t count, const void *params);
+CUresult sim_graph_run_operations(CUgraphNode node, CUstream stream);
+int sim_graph_copy_lists(CUgraphNode twin, CUgraphNode node); /* 0: no memory; the twin then has none */
+void sim_graph_free_lists(CUgraphNode node);
+
+/* graph_condition.c */
+CUresult sim_graph_add_condition(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count, CUDA_CONDITIONAL_NODE_PARAMS *params);
+CUgraph sim_graph_chosen_body(CUgraph graph, CUgraphNode node); /* NULL: none runs */
+int sim_graph_copy_condition(CUgraphNode twin, CUgraphNode node);
+void sim_graph_free_condition(CUgraphNode node);
+int sim_graph_copy_conditions(CUgraph to, CUgraph from);
+void sim_graph_free_conditions(CUgraph graph);
 CUresult sim_objects_copy(CUgraph to, CUgraph from);
 void sim_objects_drop(CUgraph graph);
 void sim_graph_take_back(CUgraph graph, CUgraphNode node); /* takes a node out and frees it */

@@ -230,7 +230,11 @@ static CUresult add_any(CUgraphNode *node, CUgraph graph, const CUgraphNode *aft
     case CU_GRAPH_NODE_TYPE_HOST: return add_host(node, graph, after, count, params->host.fn, params->host.userData);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return add_event(node, graph, params->type, after, count, params->event.event);
-    default: return CUDA_ERROR_NOT_SUPPORTED; /* external semaphores, batches of memory operations, conditions */
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL: return sim_graph_add_with(node, graph, params->type, after, count, &params->extSemSignal);
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT: return sim_graph_add_with(node, graph, params->type, after, count, &params->extSemWait);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return sim_graph_add_with(node, graph, params->type, after, count, &params->memOp);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: return sim_graph_add_condition(node, graph, after, count, &params->conditional);
+    default: return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
@@ -257,6 +261,9 @@ CUresult sim_graph_set_any(CUgraphNode node, const CUgraphNodeParams *params)
             return CUDA_ERROR_INVALID_VALUE;
         node->event = params->event.event;
         return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL: return sim_graph_set_signals(node, &params->extSemSignal);
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT: return sim_graph_set_waits(node, &params->extSemWait);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return sim_graph_set_operations(node, &params->memOp);
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }

@@ -118,6 +118,15 @@ static CUresult run_copy(CUstream stream, CUgraphNode node)
 
 static CUresult run_graph(CUgraphExec exec, CUstream stream, CUgraph graph, CUgraphNode *sorted);
 
+/* A graph inside a node. */
+static CUresult run_inner(CUgraphExec exec, CUstream stream, CUgraph graph)
+{
+    CUgraphNode *sorted = sim_graph_sort(graph);
+    CUresult result = sorted ? run_graph(exec, stream, graph, sorted) : CUDA_ERROR_INVALID_VALUE;
+    free(sorted);
+    return result;
+}
+
 static CUresult run_node(CUgraphExec exec, CUstream stream, CUgraphNode node)
 {
     if (node->disabled)
@@ -129,12 +138,14 @@ static CUresult run_node(CUgraphExec exec, CUstream stream, CUgraphNode node)
     case CU_GRAPH_NODE_TYPE_HOST: return sim_host_enqueue(stream, node->host.function, node->host.argument);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return run_allocation(node);
     case CU_GRAPH_NODE_TYPE_MEM_FREE: return run_free(node->free_address);
-    case CU_GRAPH_NODE_TYPE_GRAPH: {
-        CUgraphNode *sorted = sim_graph_sort(node->child);
-        CUresult result = sorted ? run_graph(exec, stream, node->child, sorted) : CUDA_ERROR_INVALID_VALUE;
-        free(sorted);
-        return result;
+    case CU_GRAPH_NODE_TYPE_GRAPH: return run_inner(exec, stream, node->child);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: {
+        CUgraph body = sim_graph_chosen_body(node->graph, node);
+        return body ? run_inner(exec, stream, body) : CUDA_SUCCESS;
     }
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return sim_graph_run_operations(node, stream);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return cuEventRecord(node->event, stream);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return cuStreamWaitEvent(stream, node->event, 0);
     default: return CUDA_SUCCESS; /* empty */

@@ -12,6 +12,7 @@ struct CUgreenCtx_st {
 };
 
 static int valid(CUgreenCtx green) { return green && green->kind == HANDLE_GREEN; }
+CUcontext sim_green_inside(CUgreenCtx green) { return valid(green) ? green->context : NULL; }
 
 static uint32_t least(uint32_t gpu)
 {
@@ -131,6 +132,7 @@ SIM_EXPORTED CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDes
         return result;
     }
     green->kind = HANDLE_GREEN;
+    green->context->green_handle = green;
     *out = green;
     return CUDA_SUCCESS;
 }

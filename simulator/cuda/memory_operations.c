@@ -77,14 +77,9 @@ DEFINE_OPERATION(cuStreamWriteValue64, cuuint64_t, write_value(stream, address, 
 DEFINE_OPERATION(cuStreamWaitValue32, cuuint32_t, wait_value(stream, address, value, 4, flags))
 DEFINE_OPERATION(cuStreamWaitValue64, cuuint64_t, wait_value(stream, address, value, 8, flags))
 
-static CUresult batch(const char *call, int per_thread, CUstream given, unsigned count, CUstreamBatchMemOpParams *list, unsigned flags)
+CUresult sim_memory_operations(CUstream stream, const CUstreamBatchMemOpParams *list, unsigned count)
 {
-    CUstream stream;
-    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!list || flags || count > 256)
-        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = CUDA_SUCCESS;
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
         const CUstreamBatchMemOpParams *one = &list[i];
         switch (one->operation) {
@@ -98,6 +93,15 @@ static CUresult batch(const char *call, int per_thread, CUstream given, unsigned
         }
     }
     return result;
+}
+
+static CUresult batch(const char *call, int per_thread, CUstream given, unsigned count, CUstreamBatchMemOpParams *list, unsigned flags)
+{
+    CUstream stream;
+    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    return !list || flags || count > 256 ? CUDA_ERROR_INVALID_VALUE : sim_memory_operations(stream, list, count);
 }
 DEFINE_TWINS(cuStreamBatchMemOp, _ptsz, batch, (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list, unsigned int flags), stream, count, list, flags)
 DEFINE_TWINS(cuStreamBatchMemOp_v2, _ptsz, batch, (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list, unsigned int flags), stream, count, list, flags)

@@ -379,3 +379,6 @@ SIM_EXPORTED CUresult CUDAAPI cuFuncGetParamInfo(CUfunction function, size_t ind
     (void)size;
     return sim_function_of(function) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE; /* parameters are not known: no such index */
 }
+
+/* Functions with one address for host and device: no image here has any. */
+SIM_EXPORTED CUresult CUDAAPI cuLibraryGetUnifiedFunction(void **address, CUlibrary library, const char *name) { ENTER(); return !address || !name ? CUDA_ERROR_INVALID_VALUE : module_of(library) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE; }

@@ -1,4 +1,4 @@
-/* Questions about pointers, and advice that changes nothing. */
+/* Questions about pointers. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -79,16 +79,3 @@ SIM_EXPORTED CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer
     sim_unlock_driver();
     return memory ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-
-/* Managed memory is ordinary memory here: where it should live changes nothing. */
-static CUresult advice(CUdeviceptr address, size_t bytes)
-{
-    int device;
-    return bytes ? sim_range_check(pointer_of(address), bytes, 1, &device) : CUDA_ERROR_INVALID_VALUE;
-}
-SIM_EXPORTED CUresult CUDAAPI cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise what, CUdevice device) { ENTER(); (void)what; (void)device; return advice(address, bytes); }
-SIM_EXPORTED CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise what, CUmemLocation location) { ENTER(); (void)what; (void)location; return advice(address, bytes); }
-SIM_EXPORTED CUresult CUDAAPI cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) { ENTER(); (void)device; (void)stream; return advice(address, bytes); }
-SIM_EXPORTED CUresult CUDAAPI cuMemPrefetchAsync_ptsz(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) { ENTER(); (void)device; (void)stream; return advice(address, bytes); }
-SIM_EXPORTED CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags, CUstream stream) { ENTER(); (void)location; (void)flags; (void)stream; return advice(address, bytes); }
-SIM_EXPORTED CUresult CUDAAPI cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags, CUstream stream) { ENTER(); (void)location; (void)flags; (void)stream; return advice(address, bytes); }

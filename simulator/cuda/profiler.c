@@ -1,6 +1,10 @@
-/* The profiler's switches and the driver's log of errors: there is no profiler, and nothing is ever logged. */
+/* The profiler's switches, the driver's log of errors and its notifications: there is no profiler, nothing is ever logged, and nothing notified. */
 #define _GNU_SOURCE
 #include "driver.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 SIM_EXPORTED CUresult CUDAAPI cuProfilerStart(void) { ENTER(); return CUDA_SUCCESS; }
 SIM_EXPORTED CUresult CUDAAPI cuProfilerStop(void) { ENTER(); return CUDA_SUCCESS; }
@@ -34,5 +38,44 @@ SIM_EXPORTED CUresult CUDAAPI cuLogsDumpToMemory(unsigned int *position, char *t
         return CUDA_ERROR_INVALID_VALUE;
     *text = 0;
     *size = 0;
+    return CUDA_SUCCESS;
+}
+
+/* Of an empty log a dump is an empty file. */
+SIM_EXPORTED CUresult CUDAAPI cuLogsDumpToFile(unsigned int *position, const char *path, unsigned int flags)
+{
+    ENTER();
+    (void)position;
+    if (!path || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    int saved = errno;
+    FILE *file = fopen(path, "we");
+    int written = file && fclose(file) == 0;
+    errno = saved;
+    return written ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+/* Notifications tell of a budget of memory that this system does not set: they can be asked for, and none ever comes. */
+struct notification { uint32_t kind, device; };
+
+SIM_EXPORTED CUresult CUDAAPI cuDeviceRegisterAsyncNotification(CUdevice device, void *callback, void *data, struct notification **out)
+{
+    ENTER_DEVICE(device);
+    (void)data;
+    if (!callback || !out)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct notification *made = malloc(sizeof *made);
+    if (!made)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *made = (struct notification){HANDLE_NOTIFICATION, (uint32_t)device}; /* checked: not negative */
+    *out = made;
+    return CUDA_SUCCESS;
+}
+SIM_EXPORTED CUresult CUDAAPI cuDeviceUnregisterAsyncNotification(CUdevice device, struct notification *notification)
+{
+    ENTER_DEVICE(device);
+    if (!notification || notification->kind != HANDLE_NOTIFICATION || notification->device != (uint32_t)device) /* checked: not negative */
+        return CUDA_ERROR_INVALID_VALUE;
+    notification->kind = HANDLE_DEAD; /* it keeps its memory, so that a use after this is an error and not a crash */
     return CUDA_SUCCESS;
 }

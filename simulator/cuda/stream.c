@@ -27,9 +27,11 @@ CUresult sim_stream_create(CUcontext context, uint32_t flags, int32_t priority, 
     context->streams = stream;
     if (stream != context->legacy && context->legacy && !(flags & CU_STREAM_NON_BLOCKING))
         __atomic_fetch_add(&context->blocking, 1, __ATOMIC_RELAXED); /* relaxed: read by threads that know of the stream anyway */
+    struct sim_item wait = {.kind = SIM_ITEM_EVENT_WAIT, .a = context->awaited_row, .b = context->awaited};
+    uint32_t awaits = context->awaits;
     sim_unlock_driver();
     *out = stream;
-    return CUDA_SUCCESS;
+    return awaits ? sim_result(sim_stream_push(sim_here(), row, &wait)) : CUDA_SUCCESS;
 }
 
 /* Gives back the rows of destroyed streams whose work is done. */
@@ -290,6 +292,33 @@ DEFINE_QUESTION(cuStreamGetPriority, int, stream->priority)
 DEFINE_QUESTION(cuStreamGetId, unsigned long long, stream->id)
 DEFINE_QUESTION(cuStreamGetCtx, CUcontext, stream->context)
 DEFINE_QUESTION(cuStreamGetDevice, CUdevice, (CUdevice)stream->context->device) /* small */
+
+/* A stream of a green context has no ordinary one, and the other way round. */
+static CUresult contexts_of(const char *call, int per_thread, CUstream given, CUcontext *context, CUgreenCtx *green)
+{
+    CUstream stream;
+    CUresult result = sim_enter_stream(call, per_thread, given, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!context)
+        return CUDA_ERROR_INVALID_VALUE;
+    *context = stream->context->green_handle ? NULL : stream->context;
+    if (green)
+        *green = stream->context->green_handle;
+    return CUDA_SUCCESS;
+}
+DEFINE_TWINS(cuStreamGetCtx_v2, _ptsz, contexts_of, (CUstream stream, CUcontext *context, CUgreenCtx *green), stream, context, green)
+
+SIM_EXPORTED CUresult CUDAAPI cuStreamGetGreenCtx(CUstream given, CUgreenCtx *green)
+{
+    CUstream stream;
+    CUresult result = sim_enter_stream(__func__, 0, given, &stream);
+    if (result == CUDA_SUCCESS && !green)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *green = stream->context->green_handle; /* NULL: in an ordinary context */
+    return result;
+}
 
 static CUresult attach(const char *call, int per_thread, CUstream given, CUdeviceptr address, size_t length, unsigned flags)
 {

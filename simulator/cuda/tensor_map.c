@@ -11,6 +11,7 @@ struct tensor_map {
     uint64_t address;
     uint64_t dimensions[RANKS], strides[RANKS - 1];
     uint16_t box[RANKS];
+    int16_t lower[RANKS - 2], upper[RANKS - 2]; /* of windows of pixels */
     uint8_t element_strides[RANKS], type, rank, interleave, swizzle, promotion, fill, kind;
 };
 typedef struct CUtensorMap_st { _Alignas(64) cuuint64_t opaque[16]; } CUtensorMap;
@@ -35,6 +36,30 @@ SIM_EXPORTED CUresult CUDAAPI cuTensorMapEncodeTiled(CUtensorMap *out, int type,
             map.strides[i] = strides[i];
     }
     memset(out, 0, sizeof *out);
+    memcpy(out, &map, sizeof map);
+    return CUDA_SUCCESS;
+}
+
+/* Windows of pixels: a tensor of images has 3 to 5 dimensions, and the window's corners are of all but channels and images. */
+CUresult CUDAAPI cuTensorMapEncodeIm2col(CUtensorMap *out, int type, cuuint32_t rank, void *address, const cuuint64_t *dimensions, const cuuint64_t *strides, const int *lower, const int *upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t *element_strides, int interleave, int swizzle, int promotion, int fill);
+SIM_EXPORTED CUresult CUDAAPI cuTensorMapEncodeIm2col(CUtensorMap *out, int type, cuuint32_t rank, void *address, const cuuint64_t *dimensions, const cuuint64_t *strides, const int *lower, const int *upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t *element_strides, int interleave, int swizzle, int promotion, int fill)
+{
+    if (rank < 3 || rank > RANKS || !lower || !upper || !channels || channels > 256 || !pixels || pixels > 1024)
+        return CUDA_ERROR_INVALID_VALUE;
+    cuuint32_t box[RANKS] = {channels, 1, 1, 1, 1};
+    CUresult result = cuTensorMapEncodeTiled(out, type, rank, address, dimensions, strides, box, element_strides, interleave, swizzle, promotion, fill);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct tensor_map map;
+    memcpy(&map, out, sizeof map);
+    map.kind = 1;
+    map.box[1] = (uint16_t)pixels; /* at most 1024 */
+    for (uint32_t i = 0; i + 2 < rank; i++) {
+        if (lower[i] < INT16_MIN || lower[i] > INT16_MAX || upper[i] < INT16_MIN || upper[i] > INT16_MAX)
+            return CUDA_ERROR_INVALID_VALUE;
+        map.lower[i] = (int16_t)lower[i]; /* checked */
+        map.upper[i] = (int16_t)upper[i]; /* checked */
+    }
     memcpy(out, &map, sizeof map);
     return CUDA_SUCCESS;
 }

@@ -1,4 +1,4 @@
-/* Which devices a process has: CUDA_VISIBLE_DEVICES, and what MIG makes of it.
+/* Which devices a process has, and in which order: CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, and what MIG makes of it.
  *
  * As the real driver: a GPU with MIG on is no device itself; of all compute instances a process gets the first one
  * that it is given, and with it nothing else. */
@@ -95,11 +95,33 @@ static uint32_t listed(const char *list, const uint32_t *present, uint32_t count
     return chosen;
 }
 
+/* What is fast is a guess of the driver's: here lanes times clock. */
+static uint64_t speed(uint32_t gpu)
+{
+    const struct sim_gpu_info *info = &sim_driver.machine->gpu[gpu].info;
+    return (uint64_t)info->cuda_cores * info->clock_max_mhz[SIM_CLOCK_SM];
+}
+
+/* As CUDA_DEVICE_ORDER wants it: the order of PCI buses, which is NVML's, or else the fastest first and equals as NVML has them. */
+static void in_order(uint32_t *present, uint32_t count)
+{
+    const char *wish = getenv("CUDA_DEVICE_ORDER");
+    if (wish && strcmp(wish, "PCI_BUS_ID") == 0)
+        return;
+    for (uint32_t i = 1; i < count; i++) {
+        uint32_t moved = present[i], at = i;
+        for (; at > 0 && speed(present[at - 1]) < speed(moved); at--)
+            present[at] = present[at - 1];
+        present[at] = moved;
+    }
+}
+
 void sim_choose_devices(struct driver *driver)
 {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     uint32_t present[SIM_MAX_GPUS], count = sim_enumerate(driver->machine, present), chosen = 0;
     struct choice choices[SIM_MAX_GPUS];
+    in_order(present, count);
     if (list)
         chosen = listed(list, present, count, choices);
     for (uint32_t i = 0; i < count && !list; i++) {

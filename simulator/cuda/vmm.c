@@ -1,7 +1,7 @@
 /* Virtual memory management: physical memory is a file in memory, so that two mappings of one handle are
  * the same bytes and a handle can travel to another process as a file descriptor. */
 #define _GNU_SOURCE
-#include "driver.h"
+#include "vmm.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,25 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define GRANULARITY (UINT64_C(2) << 20)
-
-struct vmm_handle {
-    uint64_t number;         /* what the caller holds */
-    int fd;
-    int own_file;            /* else its bytes are a part of the process's common file */
-    uint64_t offset;
-    uint64_t size, charged;
-    uint32_t gpu, device;
-    uint32_t references;     /* of callers */
-    uint32_t mappings;
-    CUmemAllocationProp props;
-    struct vmm_handle *next;
-};
-
 /* Device addresses are ordinary addresses of this process: the two integer types have the same width. */
 static void *pointer_of(uint64_t address) { return (void *)(uintptr_t)address; }
 
-static struct vmm_handle *find(uint64_t number)
+struct vmm_handle *sim_vmm_find(uint64_t number)
 {
     struct vmm_handle *handle = sim_driver.vmm_handles;
     while (handle && handle->number != number)
@@ -60,7 +45,7 @@ static void drop_if_unused(struct vmm_handle *handle)
 
 /* A descriptor for each handle would soon use up what a process may have open, so only those that can be
  * exported get one. Driver lock held; 0: the system refused. */
-static int give_bytes(struct vmm_handle *handle)
+int sim_vmm_give_bytes(struct vmm_handle *handle)
 {
     struct driver *driver = &sim_driver;
     if (handle->props.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
@@ -133,7 +118,7 @@ SIM_EXPORTED CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *out, siz
     handle->props = *props;
     handle->references = 1;
     sim_lock_driver();
-    int saved = errno, given = give_bytes(handle);
+    int saved = errno, given = sim_vmm_give_bytes(handle);
     errno = saved;
     if (given) {
         handle->number = sim_driver.next_id++;
@@ -155,7 +140,7 @@ SIM_EXPORTED CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle number)
 {
     ENTER();
     sim_lock_driver();
-    struct vmm_handle *handle = find(number);
+    struct vmm_handle *handle = sim_vmm_find(number);
     CUresult result = handle && handle->references ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) {
         handle->references--;
@@ -233,7 +218,7 @@ SIM_EXPORTED CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t size, size_t 
     if (size == 0 || flags || size % GRANULARITY || address % GRANULARITY || offset % GRANULARITY)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock_driver();
-    struct vmm_handle *handle = find(number);
+    struct vmm_handle *handle = sim_vmm_find(number);
     struct memory *room = sim_memory_find(address);
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     if (handle && offset + size <= handle->size && room && room->kind == MEMORY_RESERVED && address + size <= room->start + room->size) {
@@ -378,7 +363,7 @@ SIM_EXPORTED CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAlloca
     if (!props)
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock_driver();
-    const struct vmm_handle *handle = find(number);
+    const struct vmm_handle *handle = sim_vmm_find(number);
     if (handle)
         *props = handle->props;
     sim_unlock_driver();
@@ -393,7 +378,7 @@ SIM_EXPORTED CUresult CUDAAPI cuMemExportToShareableHandle(void *out, CUmemGener
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
     sim_lock_driver();
-    const struct vmm_handle *handle = find(number);
+    const struct vmm_handle *handle = sim_vmm_find(number);
     CUresult result = handle && (handle->props.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) {
         int fd = fcntl(handle->fd, F_DUPFD_CLOEXEC, 0);
