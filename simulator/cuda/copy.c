@@ -136,7 +136,7 @@ DEFINE_TWINS(cuMemcpyBatchAsync_v2, _ptsz, copy_list_2, (CUdeviceptr *to, CUdevi
 
 /* ---- boxes ---- */
 
-struct box_side { uint64_t base; uint64_t pitch, slice; int is_array; };
+struct box_side { uint64_t base; uint64_t pitch, slice; int is_array, known; /* known: only memory of the driver's will do */ };
 
 /* `x`, `y` and `z` are where the box begins; an array's box must lie within it. */
 static CUresult side(const CUDA_MEMCPY3D *box, int source, struct box_side *out)
@@ -145,6 +145,7 @@ static CUresult side(const CUDA_MEMCPY3D *box, int source, struct box_side *out)
     uint64_t x = source ? box->srcXInBytes : box->dstXInBytes, y = source ? box->srcY : box->dstY, z = source ? box->srcZ : box->dstZ;
     uint64_t pitch = source ? box->srcPitch : box->dstPitch, height = source ? box->srcHeight : box->dstHeight;
     out->is_array = type == CU_MEMORYTYPE_ARRAY;
+    out->known = type == CU_MEMORYTYPE_DEVICE;
     if (out->is_array) {
         struct array_bytes bytes;
         if (!sim_array_bytes(source ? box->srcArray : box->dstArray, &bytes))
@@ -169,9 +170,9 @@ static CUresult side(const CUDA_MEMCPY3D *box, int source, struct box_side *out)
 static CUresult copy_row(const struct box_side *to, uint64_t destination, const struct box_side *from, uint64_t source, size_t bytes, enum sim_engine *engine)
 {
     int to_device = 1, from_device = 1;
-    CUresult result = to->is_array ? CUDA_SUCCESS : sim_range_check(pointer_of(destination), bytes, 0, &to_device);
+    CUresult result = to->is_array ? CUDA_SUCCESS : sim_range_check(pointer_of(destination), bytes, to->known, &to_device);
     if (result == CUDA_SUCCESS && !from->is_array)
-        result = sim_range_check(pointer_of(source), bytes, 0, &from_device);
+        result = sim_range_check(pointer_of(source), bytes, from->known, &from_device);
     if (result != CUDA_SUCCESS)
         return result;
     memmove(pointer_of(destination), pointer_of(source), bytes);

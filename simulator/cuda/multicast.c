@@ -35,13 +35,10 @@ CUresult CUDAAPI cuMulticastGetGranularity(size_t *granularity, const struct mul
 SIM_EXPORTED CUresult CUDAAPI cuMulticastGetGranularity(size_t *granularity, const struct multicast_properties *properties, unsigned option)
 {
     ENTER();
-    CUresult result = check(properties);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!granularity || option > 1)
-        return CUDA_ERROR_INVALID_VALUE;
-    *granularity = GRANULARITY;
-    return CUDA_SUCCESS;
+    CUresult result = granularity && option <= 1 ? check(properties) : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *granularity = GRANULARITY;
+    return result;
 }
 
 CUresult CUDAAPI cuMulticastCreate(CUmemGenericAllocationHandle *out, const struct multicast_properties *properties);
@@ -87,12 +84,10 @@ CUresult CUDAAPI cuMulticastAddDevice(CUmemGenericAllocationHandle number, CUdev
 SIM_EXPORTED CUresult CUDAAPI cuMulticastAddDevice(CUmemGenericAllocationHandle number, CUdevice device)
 {
     ENTER_DEVICE(device);
-    if (!sim_multicast_supported(sim_driver.gpu_of[device]))
-        return CUDA_ERROR_NOT_SUPPORTED;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     sim_lock_driver();
     struct vmm_handle *handle = object(number);
-    if (handle && !(handle->members & 1u << device) && members(handle) < handle->multicast) {
+    if (handle && sim_multicast_supported(sim_driver.gpu_of[device]) && !(handle->members & 1u << device) && members(handle) < handle->multicast) {
         handle->members |= 1u << device;
         result = CUDA_SUCCESS;
     }

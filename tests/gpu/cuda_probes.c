@@ -14,10 +14,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cuda_abi.h"
+#include "cuda_probes.h"
 
-typedef uintptr_t word;
-typedef int (*called)(word, word, word, word, word, word, word, word, word, word, word, word);
+typedef int (*called)(word, word, word, word, word, word, word, word, word, word, word, word, word, word, word);
 
 static void *library;
 static struct { const char *name; int count; } counts[1024];
@@ -31,36 +30,29 @@ static int number_of(const char *name)
     return ++counts[at].count;
 }
 
-static int told(const char *name, int expected, int code)
+int told(const char *name, int expected, int code)
 {
     printf("%s %d %d %d\n", name, number_of(name), expected, code);
     return code;
 }
 
+void *probed_symbol(const char *name) { return dlsym(library, name); }
+
 static called find(const char *name)
 {
-    void *symbol = dlsym(library, name);
+    void *symbol = probed_symbol(name);
     called function = NULL;
     memcpy(&function, &symbol, sizeof symbol); /* ISO C has no cast between the two kinds of pointers */
     return function;
 }
 
-static int probe(const char *name, int expected, const word *a)
+int probe(const char *name, int expected, const word *a)
 {
     called function = find(name);
-    return told(name, expected, function ? function(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]) : -1);
+    return told(name, expected, function ? function(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14]) : -1);
 }
 
-#define W(x) ((word)(x))
-#define P(name, expected, ...) probe(#name, expected, (const word[12]){__VA_ARGS__})
-#define P0(name, expected) probe(#name, expected, (const word[12]){0})
-/* Also the variant for per-thread default streams. */
-#define Z(name, expected, ...) do { P(name, expected, __VA_ARGS__); P(name##_ptsz, expected, __VA_ARGS__); } while (0)
-#define D(name, expected, ...) do { P(name, expected, __VA_ARGS__); P(name##_ptds, expected, __VA_ARGS__); } while (0)
-
-static const char image[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 4 .b8 variable[16];\n.visible .global .texref texture;\n.visible .entry probe()\n{\n    ret;\n}\n";
-enum { INVALID = CUDA_ERROR_INVALID_VALUE, HANDLE = CUDA_ERROR_INVALID_HANDLE };
-#define MIB ((size_t)1 << 20)
+static const char image[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 4 .b8 variable[16];\n.visible .global .texref texture;\n.visible .global .surfref surface;\n.visible .entry probe()\n{\n    ret;\n}\n";
 
 static CUcontext context, other;
 static CUstream stream;
@@ -398,6 +390,14 @@ int main(void)
     streams();
     graphs();
     arrays();
+    const struct probe_objects objects = {context, stream, memory, second, function, module};
+    probe_managed(&objects);
+    probe_events_of_contexts(&objects);
+    probe_semaphores(&objects);
+    probe_operations(&objects);
+    probe_references(&objects);
+    probe_old_forms(&objects);
+    probe_small(&objects);
     rest();
     return 0;
 }

@@ -1,4 +1,4 @@
-"""The program tests/gpu/cuda_probes.c: how it is built, and what its lines mean."""
+"""The program tests/gpu/cuda_probes*.c: how it is built, and what its lines mean."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Answer:
 def build(folder: Path) -> Path:
     program = folder / "cuda_probes"
     include = f"-I{ROOT / 'simulator' / 'cuda'}"
-    source = str(ROOT / "tests" / "gpu" / "cuda_probes.c")
-    subprocess.run([*compiler(), "-std=c11", *WARNINGS, include, source, "-o", str(program), "-ldl"], check=True)
+    sources = [str(source) for source in sorted((ROOT / "tests" / "gpu").glob("cuda_probes*.c"))]
+    subprocess.run([*compiler(), "-std=c11", *WARNINGS, include, *sources, "-o", str(program), "-ldl"], check=True)
     return program
 
 
