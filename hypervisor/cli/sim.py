@@ -144,9 +144,29 @@ def table(shown: dict[str, Any]) -> Iterator[str]:
                 f"{process['group'][-19:]:<20}{Path(process['name']).name[:24]}"
             )
     for fault in shown["faults"]:
-        where = "any GPU" if fault["gpu"] is None else f"GPU {fault['gpu']}"
-        call = f" in {fault['call']}" if fault["call"] else ""
-        yield f"fault {fault['id']}: {fault['action']} {fault['value']} on {where}{call}, {fault['hits']} times so far"
+        yield f"fault {fault['id']}: {_told(fault)}"
+
+
+# Faults of a device that have a figure to them; of the others it means nothing.
+_WITH_FIGURE = {"xid": "Xid {value}", "lost": "lost with Xid {value}", "renumber": "enumerated at index {value}"}
+
+
+def _told(fault: dict[str, Any]) -> str:
+    """What a fault does, and where."""
+    action, value = fault["action"], fault["value"]
+    gpu = "any GPU" if fault["gpu"] is None else f"GPU {fault['gpu']}"
+    if action == "driver":
+        return f"driver changed from {fault['call']}" if fault["applied"] else f"driver to become {fault['call']}"
+    if action == "set":
+        return f"{fault['call']} of {gpu} is {value}"
+    if action in ("vanish", "reset") or (action == "lost" and not value):
+        return f"{action} on {gpu}"
+    if action in _WITH_FIGURE:
+        return f"{_WITH_FIGURE[action].format(value=value)} on {gpu}"
+    figure = f" {value}" if action in ("return", "value") else ""
+    if action in ("delay", "hang", "hang_lock"):
+        figure = f" {value / 1e6:g} ms" if value else " for ever"
+    return f"{action}{figure} in {fault['call']} on {gpu}, {fault['hits']} times so far"
 
 
 @sim.command()

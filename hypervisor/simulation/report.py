@@ -192,6 +192,7 @@ def _faults(ffi: Any, lib: Any, machine: Any, text: Any) -> list[dict[str, Any]]
             "count": row.count or None,
             "seen": row.seen,
             "hits": row.hits,
+            "applied": row.applied == 1,  # of a driver, `call` is then the version that comes back
         }
         for row in (rows[at] for at in range(min(lib.sim_read_faults(machine, rows, room), room)))
     ]

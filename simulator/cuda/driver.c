@@ -58,14 +58,13 @@ static void forget_in_child(void)
     release_after_fork();
 }
 
-/* A library that was in use before the driver's version changed no longer fits the driver. Driver lock held. */
-static int fits_driver(const struct sim_machine *machine)
+/* A library that was in use before the driver's version changed no longer fits the driver. The first look at the machine says what it fits. */
+int sim_fits_driver(const struct sim_machine *machine)
 {
     static uint32_t seen_plus_one;
-    uint32_t now = __atomic_load_n(&machine->driver_changes, __ATOMIC_ACQUIRE) + 1; /* acquire: with it comes the new version */
-    if (!seen_plus_one)
-        seen_plus_one = now;
-    return seen_plus_one == now;
+    uint32_t now = __atomic_load_n(&machine->driver_changes, __ATOMIC_ACQUIRE) + 1, none = 0; /* acquire: with it comes the new version */
+    /* relaxed: one word, and who comes second sees either nothing or what the first saw */
+    return __atomic_compare_exchange_n(&seen_plus_one, &none, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) || none == now;
 }
 
 SIM_EXPORTED CUresult CUDAAPI cuInit(unsigned int flags)
@@ -81,7 +80,7 @@ SIM_EXPORTED CUresult CUDAAPI cuInit(unsigned int flags)
         struct sim_fault_hit hit = {0};
         if (result == CUDA_SUCCESS && sim_fault_check(driver->machine, __func__, -1, &hit) == SIM_FAULT_RETURN)
             result = (CUresult)hit.value; /* the code that the fault asks for */
-        if (result == CUDA_SUCCESS && !fits_driver(driver->machine))
+        if (result == CUDA_SUCCESS && !sim_fits_driver(driver->machine))
             result = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
         if (result == CUDA_SUCCESS) {
             sim_choose_devices(driver);

@@ -214,6 +214,7 @@ uint64_t sim_faulty(uint64_t fresh);
     SIM_EXPORTED CUresult CUDAAPI name##suffix parameters { return body(#name #suffix, 1, __VA_ARGS__); }
 
 CUresult sim_result(int status); /* of a core function */
+int sim_fits_driver(const struct sim_machine *machine);
 void sim_lock_driver(void);
 void sim_unlock_driver(void);
 static inline struct sim_machine *sim_here(void) { return sim_driver.machine; }

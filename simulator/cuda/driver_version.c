@@ -62,6 +62,7 @@ uint32_t sim_newest_version(void)
     struct sim_machine *peek;
     if (version == 0 && sim_machine_attach_environment(&peek) == SIM_OK) {
         version = peek->system.cuda_version;
+        (void)sim_fits_driver(peek); /* noted: what it says is cuInit's to judge */
         sim_machine_detach(peek);
         __atomic_store_n(&seen, version, __ATOMIC_RELAXED);
     }

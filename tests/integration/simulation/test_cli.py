@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from hypervisor.cli.sim import table
+from hypervisor.simulation.faults import parse_fault_text
+from tests.integration.simulation.conftest import Simulation
 
 
 def sim(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -75,6 +80,26 @@ def test_faults_come_and_go(machine: Path) -> None:
     done("fault", "--clear", "all", "--machine", machine)
     assert "gpu: must be a whole number from 0 to 7" in refused(2, "fault", "gpu=8,lost", "--machine", machine)
     refused(2, "fault", "--machine", machine)
+
+
+def test_each_fault_is_told_in_words(simulate: Callable[[str], Simulation]) -> None:
+    told = {
+        "driver=590.44.01": "driver changed from 580.65.06",
+        "driver=590.44.01,at=60s": "driver to become 590.44.01",
+        "gpu=1,xid=31": "Xid 31 on GPU 1",
+        "gpu=1,lost": "lost on GPU 1",
+        "gpu=2,renumber=0": "enumerated at index 0 on GPU 2",
+        "gpu=0,set=link4.active,value=0": "link4.active of GPU 0 is 0",
+        "call=cuMem*,return=2": "return 2 in cuMem* on any GPU, 0 times so far",
+        "call=cuMem*,delay=5ms": "delay 5 ms in cuMem* on any GPU, 0 times so far",
+        "call=cuMem*,hang=forever": "hang for ever in cuMem* on any GPU, 0 times so far",
+        "call=cuMem*,return=zero": "zero in cuMem* on any GPU, 0 times so far",
+    }
+    with simulate("h100-sxm-80gb").opened() as opened:
+        for text, words in told.items():
+            number = opened.add_fault(parse_fault_text(text, opened.gpu_count))
+            assert f"fault {number}: {words}" in list(table(opened.show()))
+            opened.clear_fault(number)
 
 
 def test_a_sound_machine_passes_its_check(machine: Path) -> None:

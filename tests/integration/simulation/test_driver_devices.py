@@ -103,3 +103,38 @@ def test_a_fault_changes_what_the_driver_says_of_memory(
     with machine.opened() as opened:
         opened.add_fault(FaultSpec(call="cuDeviceTotalMem_v2", action=ACTIONS[action], value=value))
     assert machine.ask(DEVICES)[0][3] == seen
+
+
+MIXED = """
+version: 1
+driver: {version: "580.65.06", cuda: 13000}
+gpus:
+  - {count: 1, profile: t4}
+  - {count: 2, profile: l40s}
+  - {count: 1, profile: h100-sxm-80gb}
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [0, 1, 2, 3]),  # as NVML numbers them
+        ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, None),
+        ({"CUDA_DEVICE_ORDER": "nonsense"}, None),
+        ({}, None),
+    ],
+)
+def test_devices_come_in_the_order_that_is_asked_for(
+    simulate: Callable[[str], Simulation], variables: dict[str, str], wanted: list[int] | None
+) -> None:
+    machine = simulate(MIXED)
+    shown = machine.show()["gpus"]
+    uuids = [gpu["uuid"].partition("-")[2].replace("-", "") for gpu in shown]
+    if wanted is None:  # the T4, which comes first on the bus, is the slowest by far; equals keep their order
+        found = [uuids.index(device[1]) for device in machine.ask(DEVICES, **variables)]
+        assert found[-1] == 0
+        assert found.index(1) < found.index(2)
+    else:
+        assert [device[1] for device in machine.ask(DEVICES, **variables)] == [uuids[i] for i in wanted]
+    chosen = machine.ask(DEVICES, CUDA_VISIBLE_DEVICES="0", **variables)
+    assert chosen == machine.ask(DEVICES, **variables)[:1]  # an index is one in this order

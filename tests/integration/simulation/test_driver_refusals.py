@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from hypervisor.cli.main import main
 from hypervisor.simulation.environment import environment
+from hypervisor.simulation.machine import MachineError, opened
 from tests.integration.simulation.conftest import Simulation
 
 NO_DEVICE = 100
 NOT_SUPPORTED = 801
-INIT = "tell(ctypes.CDLL('libcuda.so.1').cuInit(0))"
+DRIVER_NOT_LOADED = 9
+INIT = "tell([ctypes.CDLL('libcuda.so.1').cuInit(0), ctypes.CDLL('libnvidia-ml.so.1').nvmlInit_v2()])"
 
 
 def truncated(path: Path) -> None:
@@ -42,15 +45,25 @@ def no_machine(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [truncated, of_another_version, half_written, no_machine])
-def test_a_damaged_machine_is_no_device(simulate: Callable[[str], Simulation], damage: Callable[[Path], None]) -> None:
+def test_a_damaged_machine_is_no_device(
+    simulate: Callable[[str], Simulation], damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both libraries, the Python module and the command say so, each in its own way."""
     machine = simulate("t4")
     copy = machine.path.with_name("damaged")
     # Sparse as it is: only what was written is copied.
     subprocess.run(["cp", "--sparse=always", str(machine.path), str(copy)], check=True)
     damage(copy)
-    assert machine.ask(INIT, SIM_MACHINE=str(copy)) == NO_DEVICE
-    assert machine.ask(INIT, SIM_MACHINE=str(copy.with_name("absent"))) == NO_DEVICE
-    assert machine.ask(INIT) == 0
+    assert machine.ask(INIT, SIM_MACHINE=str(copy)) == [NO_DEVICE, DRIVER_NOT_LOADED]
+    assert machine.ask(INIT, SIM_MACHINE=str(copy.with_name("absent"))) == [NO_DEVICE, DRIVER_NOT_LOADED]
+    assert machine.ask(INIT) == [0, 0]
+    with pytest.raises(MachineError), opened(copy):
+        pass
+    with pytest.raises(SystemExit) as ended:
+        main(["sim", "show", "--machine", str(copy)])
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out, said.err.count("\n")) == (1, "", 1)
+    assert str(copy) in said.err
 
 
 @pytest.mark.parametrize(("wish", "lines"), [("", 0), ("0", 0), ("1", 1)])
