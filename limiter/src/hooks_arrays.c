@@ -20,7 +20,10 @@
     CUresult refused = hv_giveback_begin(&giveback, HV_POINTER_ARRAY, (uint64_t)(uintptr_t)array);                    \
     if (refused != CUDA_SUCCESS)                                                                                      \
         return refused;                                                                                               \
-    return hv_giveback_end(&giveback, call)
+    CUresult result = hv_giveback_end(&giveback, call);                                                               \
+    if (result == CUDA_SUCCESS && giveback.process != NULL) /* what was mapped into a sparse one */                   \
+        hv_bindings_of_object_ended(giveback.process, (uint64_t)(uintptr_t)array);                                    \
+    return result
 
 /* The size of the driver's argument; 0 for NULL, which the driver refuses. */
 static uint64_t size_2d(const CUDA_ARRAY_DESCRIPTOR *d)

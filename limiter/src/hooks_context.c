@@ -156,6 +156,7 @@ static void context_is_gone(struct hv_process *process, CUdevice ordinal, bool m
     hv_store_relaxed_32(&process->context_noticed[device], 0); /* the next one is to be noticed anew */
     hv_pending_forget(process, device);
     hv_memory_release(process, device, false, hv_held_purge(process, device));
+    hv_bindings_of_arrays_ended(process, device);
     hv_pools_refresh(process, device);
 }
 

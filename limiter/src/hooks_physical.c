@@ -11,11 +11,20 @@ static struct hv_process *limited(void)
     return hv_limited_process(&refused);
 }
 
+/* No bytes: what others own, or a multicast object, whose bindings go with it. */
+static void physical_is_gone(struct hv_process *process, uint64_t handle, const struct hv_pointer_record *record)
+{
+    if (record->bytes == 0)
+        hv_bindings_of_object_ended(process, handle);
+    else
+        hv_memory_release(process, record->device, false, record->bytes);
+}
+
 static void drop_reference(struct hv_process *process, uint64_t handle)
 {
     struct hv_pointer_record record;
     if (hv_pointer_unrefer(&process->pointers, HV_POINTER_PHYSICAL, handle, &record))
-        hv_memory_release(process, record.device, false, record.bytes);
+        physical_is_gone(process, handle, &record);
 }
 
 HV_WRAP(cuMemCreate, (CUmemGenericAllocationHandle * handle, size_t bytes, const CUmemAllocationProp *properties,
@@ -43,7 +52,7 @@ HV_WRAP(cuMemRelease, (CUmemGenericAllocationHandle handle))
     if (process == NULL)
         return result;
     if (result == CUDA_SUCCESS && last)
-        hv_memory_release(process, record.device, false, record.bytes);
+        physical_is_gone(process, handle, &record);
     else if (result != CUDA_SUCCESS && last)
         (void)hv_pointer_put(&process->pointers, HV_POINTER_PHYSICAL, handle, hv_record_pack(&record));
     else if (result != CUDA_SUCCESS)
@@ -60,6 +69,20 @@ HV_WRAP(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, voi
     return result;
 }
 
+/* Of another process's memory nothing counts: its owner pays. The handle is
+ * known all the same, because a multicast object of another process comes like
+ * this too. One that we know is our own come back. */
+HV_WRAP(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * handle, void *shared, int type))
+{
+    CUresult result = HV_REAL(cuMemImportFromShareableHandle)(handle, shared, type);
+    struct hv_process *process = limited();
+    struct hv_pointer_record nothing = {.references = 1};
+    if (result == CUDA_SUCCESS && process != NULL &&
+        !hv_pointer_refer(&process->pointers, HV_POINTER_PHYSICAL, *handle))
+        (void)hv_pointer_put(&process->pointers, HV_POINTER_PHYSICAL, *handle, hv_record_pack(&nothing));
+    return result;
+}
+
 HV_WRAP(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                    unsigned long long flags))
 {
@@ -69,7 +92,7 @@ HV_WRAP(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneri
         return result;
     struct hv_pointer_record range = {.bytes = bytes};
     if (!hv_pointer_refer(&process->pointers, HV_POINTER_PHYSICAL, handle))
-        return result; /* imported, or host memory */
+        return result; /* host memory */
     if (!hv_pointer_put(&process->pointers, HV_POINTER_MAPPING, address, hv_record_pack(&range)) ||
         !hv_pointer_put(&process->pointers, HV_POINTER_MAPPED_HANDLE, address, handle))
         return result; /* no memory for the map: the bytes stay accounted */

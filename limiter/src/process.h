@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "attach.h"
+#include "bindings.h"
 #include "cuda_abi.h"
 #include "functions.h"
 #include "kept.h"
@@ -44,6 +45,7 @@ struct hv_process {
     struct hv_pool_table pools;
     struct hv_kept kept;
     struct hv_pending_frees pending;
+    struct hv_bindings bindings;
     struct hv_pointer_map memory[HV_KEPT_STRIPES]; /* device memory, by the thread that allocated it (held.h) */
     struct hv_pointer_map pointers;                /* everything else */
     struct hv_sampler sampler;

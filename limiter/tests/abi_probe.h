@@ -30,6 +30,16 @@ int main(void)
     PLACE(CUDA_ARRAY3D_DESCRIPTOR, Flags);
     SIZE(CUDA_ARRAY3D_DESCRIPTOR_v1);
     PLACE(CUDA_ARRAY3D_DESCRIPTOR_v1, Flags);
+    SIZE(CUarrayMapInfo);
+    PLACE(CUarrayMapInfo, resource);
+    PLACE(CUarrayMapInfo, subresourceType);
+    PLACE(CUarrayMapInfo, subresource);
+    PLACE(CUarrayMapInfo, subresource.sparseLevel.offsetZ);
+    PLACE(CUarrayMapInfo, subresource.miptail.offset);
+    PLACE(CUarrayMapInfo, memOperationType);
+    PLACE(CUarrayMapInfo, memHandle);
+    NUMBER(CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL);
+    NUMBER(CU_MEM_OPERATION_TYPE_MAP);
     SIZE(CUlaunchConfig);
     PLACE(CUlaunchConfig, blockDimX);
     PLACE(CUlaunchConfig, hStream);

@@ -5,6 +5,7 @@
  *   limit_files set DIRECTORY UUID VRAM_BYTES SHARE_PPM   the same, in place
  *   limit_files freeze DIRECTORY 0|1
  *   limit_files flags DIRECTORY FLAGS                     enum hv_device_flags of the first device
+ *   limit_files host-memory DIRECTORY BYTES               the Pod's quota for pinned host memory
  *   limit_files host-pid DIRECTORY PID                    of the process in the first slot
  *   limit_files show DIRECTORY                            one JSON object
  */
@@ -83,6 +84,14 @@ static void show(const struct made_files *files)
     printf("]}\n");
 }
 
+static struct hv_limits limits_in_force(const struct made_files *files)
+{
+    struct hv_limits limits;
+    uint64_t slot = made_state(files)->generation & 1;
+    memcpy(&limits, files->shm + HV_SHM_LIMITS_OFFSET + slot * sizeof limits, sizeof limits);
+    return limits;
+}
+
 static int usage_error(void)
 {
     fprintf(stderr, "limit_files: wrong arguments; see the head of limit_files.c\n");
@@ -118,10 +127,14 @@ int main(int count, char **arguments)
         return 0;
     }
     if (strcmp(command, "flags") == 0 && count == 4) {
-        struct hv_limits limits;
-        uint64_t slot = made_state(&files)->generation & 1;
-        memcpy(&limits, files.shm + HV_SHM_LIMITS_OFFSET + slot * sizeof limits, sizeof limits);
+        struct hv_limits limits = limits_in_force(&files);
         limits.devices[0].flags = (uint32_t)strtoul(arguments[3], NULL, 10);
+        publish_limits(&files, &limits);
+        return 0;
+    }
+    if (strcmp(command, "host-memory") == 0 && count == 4) {
+        struct hv_limits limits = limits_in_force(&files);
+        limits.host_memory_limit_bytes = strtoull(arguments[3], NULL, 10);
         publish_limits(&files, &limits);
         return 0;
     }

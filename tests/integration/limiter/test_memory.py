@@ -11,6 +11,8 @@ import pytest
 
 from tests.integration.limiter.conftest import GIB, MIB, Pod, heard
 
+MANAGED_UNCOUNTED = 4  # enum hv_device_flags
+
 FILL = """
     start()
     held = []
@@ -215,6 +217,40 @@ def test_host_memory_has_no_part_in_the_limit(pod: Pod) -> None:
         tell([result, call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(64 * MIB), 0),
               call("cuMemFreeHost", host), memory()[0] // MIB])
     """) == [0, 0, 0, 24]
+
+
+def test_pinned_host_memory_has_a_quota_of_the_pod_s_own(pod: Pod) -> None:
+    source = """
+        import mmap
+        start()
+        def pinned(size, name, *more):
+            address = ctypes.c_void_p()
+            return call(name, ctypes.byref(address), ctypes.c_size_t(size), *more), address
+        results = [pinned(60 * MIB, "cuMemAllocHost_v2"), pinned(60 * MIB, "cuMemHostAlloc", 0),
+                   pinned(30 * MIB, "cuMemHostAlloc", 0)]
+        pages = mmap.mmap(-1, 20 * MIB)
+        place = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(pages)))
+        register = lambda: call("cuMemHostRegister_v2", place, ctypes.c_size_t(20 * MIB), 0)
+        refused = register()
+        must("cuMemFreeHost", results[2][1])
+        registered = register()
+        tell([[result for result, _ in results], refused, registered, pinned(30 * MIB, "cuMemHostAlloc", 0)[0],
+              call("cuMemHostUnregister", place), pinned(30 * MIB, "cuMemHostAlloc", 0)[0], memory()[0]])
+    """
+    unlimited = [[0, 0, 0], 0, 712, 0, 0, 0, GIB]  # it is registered already
+    assert pod.ask(source) == unlimited
+    pod.files.run("host-memory", 100 * MIB)
+    assert pod.ask(source) == [[0, 2, 0], 2, 0, 2, 0, 0, GIB]
+    pod.files.run("host-memory", 200 * MIB)
+    assert pod.ask(source) == unlimited
+
+
+def test_managed_memory_counts_unless_the_device_says_otherwise(pod: Pod) -> None:
+    """As on machines where host and device memory are one: there it can't be told whose it is."""
+    source = "start(); tell([alloc(700 * MIB, 'cuMemAllocManaged', 1)[0], alloc(700 * MIB)[0], memory()[0] // MIB])"
+    assert pod.ask(source) == [0, 2, 324]
+    pod.files.run("flags", MANAGED_UNCOUNTED)
+    assert pod.ask(source) == [0, 0, 324]
 
 
 def test_a_pool_counts_what_it_holds(pod: Pod) -> None:
