@@ -63,7 +63,12 @@ def test_a_grant_is_there_after_a_kill_and_is_brought_to_the_disk_with_others(
 ) -> None:
     synced: list[str] = []
     real = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())), real(fd))[1])
+
+    def fsync(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
     store = GrantStore.open(tmp_path)
     grants = [a_grant(number) for number in (2, 1)]
     for grant in grants:
