@@ -62,10 +62,18 @@ def pod(
 class KubeNode:
     """Kubelet, API server and daemon; each can be stopped and started."""
 
-    def __init__(self, make_daemon: Callable[..., DaemonProcess], *flags: str, simulate: str = "h100-sxm-80gb") -> None:
-        self.daemon = make_daemon(simulate=simulate)
+    def __init__(
+        self,
+        make_daemon: Callable[..., DaemonProcess],
+        *flags: str,
+        simulate: str = "h100-sxm-80gb",
+        environment: dict[str, str] | None = None,
+        api: Any = None,
+    ) -> None:
+        """api: a real API server, where the fake one is not meant."""
+        self.daemon = make_daemon(simulate=simulate, environment=environment)
         root = self.daemon.directory
-        self.api = FakeApiServer().start()
+        self.api = FakeApiServer().start() if api is None else api
         self.kubelet = FakeKubelet(root / "kubelet").start()
         self.logs = root / "pod-logs"
         self.logs.mkdir()

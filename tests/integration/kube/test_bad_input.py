@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,14 +14,26 @@ from tests.kube_fakes.node import KubeNode, environment, host_path, pod, settled
 GOOD = {"compute_percent_limit": "5", "vram_limit": "1Gi"}
 
 
-@pytest.fixture
-def witness(shared_node: KubeNode):
+@contextmanager
+def undisturbed(node: KubeNode) -> Iterator[dict]:
     """A Pod that must not notice anything; its allocation is compared at the end."""
-    document, _ = shared_node.run(pod(f"witness-{uuid.uuid4().hex[:6]}", **GOOD))
+    document, _ = node.run(pod(f"witness-{uuid.uuid4().hex[:6]}", **GOOD))
     uid = document["metadata"]["uid"]
-    before = shared_node.wait_allocation(uid)
+    before = node.wait_allocation(uid)
     yield before
-    assert settled(shared_node.wait_allocation(uid)) == settled(before)
+    assert settled(node.wait_allocation(uid)) == settled(before)
+
+
+@pytest.fixture
+def bystander(any_node: KubeNode) -> Iterator[dict]:
+    with undisturbed(any_node) as before:
+        yield before
+
+
+@pytest.fixture
+def witness(shared_node: KubeNode) -> Iterator[dict]:
+    with undisturbed(shared_node) as before:
+        yield before
 
 
 @pytest.mark.parametrize(
@@ -35,31 +49,31 @@ def witness(shared_node: KubeNode):
     ],
 )
 def test_a_wrong_demand_is_an_event_and_no_share(
-    shared_node: KubeNode, witness: dict, annotations: dict[str, str], reason: str, words: str
+    any_node: KubeNode, bystander: dict, annotations: dict[str, str], reason: str, words: str
 ) -> None:
-    document, given = shared_node.run(pod(f"bad-{uuid.uuid4().hex[:6]}", **annotations))
+    document, given = any_node.run(pod(f"bad-{uuid.uuid4().hex[:6]}", **annotations))
     uid = document["metadata"]["uid"]
-    event = shared_node.wait_event(uid, reason)
+    event = any_node.wait_event(uid, reason)
     assert words in event["message"]
     assert event["type"] == "Warning"
-    assert uid not in shared_node.allocations()
+    assert uid not in any_node.allocations()
     assert host_path(given, "/run/tensor-fusion/shm/shm").exists()
     assert environment(given, "x")["TF_ISOLATION_MODE"] == "soft"
 
 
-def test_a_corrected_annotation_arms_the_same_files(shared_node: KubeNode, witness: dict) -> None:
-    document, given = shared_node.run(pod(f"fixed-{uuid.uuid4().hex[:6]}", vram_limit="1Gi", tflops_limit="many"))
+def test_a_corrected_annotation_arms_the_same_files(any_node: KubeNode, bystander: dict) -> None:
+    document, given = any_node.run(pod(f"fixed-{uuid.uuid4().hex[:6]}", vram_limit="1Gi", tflops_limit="many"))
     uid = document["metadata"]["uid"]
-    shared_node.wait_event(uid, "AnnotationInvalid")
-    shared_node.api.annotate(uid, tflops_limit="50")
-    allocation = shared_node.wait_allocation(uid)
+    any_node.wait_event(uid, "AnnotationInvalid")
+    any_node.api.annotate(uid, tflops_limit="50")
+    allocation = any_node.wait_allocation(uid)
     assert allocation["directory"] == str(host_path(given, "/run/tensor-fusion/shm/shm").parent)
 
 
-def test_a_misspelt_annotation_is_told(shared_node: KubeNode, witness: dict) -> None:
-    document, _ = shared_node.run(pod(f"misspelt-{uuid.uuid4().hex[:6]}", **GOOD, vram_limits="1Gi"))
+def test_a_misspelt_annotation_is_told(any_node: KubeNode, bystander: dict) -> None:
+    document, _ = any_node.run(pod(f"misspelt-{uuid.uuid4().hex[:6]}", **GOOD, vram_limits="1Gi"))
     uid = document["metadata"]["uid"]
-    assert "vram-limits" in shared_node.wait_event(uid, "AnnotationUnknown")["message"]
+    assert "vram-limits" in any_node.wait_event(uid, "AnnotationUnknown")["message"]
 
 
 def test_another_nodes_pod_and_a_uid_that_comes_again_are_left_out(shared_node: KubeNode, witness: dict) -> None:

@@ -27,15 +27,15 @@ def vram_limit(given: Given) -> int | None:
         file.close()
 
 
-def test_three_replicas_without_scheduler_and_webhook_are_limited(shared_node: KubeNode) -> None:
+def test_three_replicas_without_scheduler_and_webhook_are_limited(any_node: KubeNode) -> None:
     replicas = [pod(f"app-{number}", compute_percent_limit="30", vram_limit="2Gi") for number in range(3)]
-    running = [shared_node.run(each) for each in replicas]
+    running = [any_node.run(each) for each in replicas]
     for document, given in running:
         uid = document["metadata"]["uid"]
-        allocation = shared_node.wait_allocation(uid)
+        allocation = any_node.wait_allocation(uid)
         assert allocation["spec"]["owner"]["pod"]["name"] == document["metadata"]["name"]
         assert str(host_path(given, "/run/tensor-fusion/shm/shm").parent) == allocation["directory"]
-        link = shared_node.daemon.base_directory / "default" / document["metadata"]["name"]
+        link = any_node.daemon.base_directory / "default" / document["metadata"]["name"]
         assert str(link.resolve()) == allocation["directory"]
         group = document["metadata"]["name"]
         done = run_container(given, [str(LOAD), "--idle", "--grow=134217728", "--seconds=0"], group)
@@ -43,21 +43,21 @@ def test_three_replicas_without_scheduler_and_webhook_are_limited(shared_node: K
         told = [json.loads(line) for line in done.stdout.splitlines()]
         assert told[0]["total_bytes"] == 2 * GIB
         assert next(line for line in told if "refused" in line)["refused"] is True
-        shared_node.wait_event(uid, "GPUDeviceAllocated")
+        any_node.wait_event(uid, "GPUDeviceAllocated")
 
 
-def test_a_live_change_reaches_the_file_within_a_second_and_passes_admission(shared_node: KubeNode) -> None:
-    document, given = shared_node.run(pod("tuned", compute_percent_limit="20", vram_limit="1Gi"))
+def test_a_live_change_reaches_the_file_within_a_second_and_passes_admission(any_node: KubeNode) -> None:
+    document, given = any_node.run(pod("tuned", compute_percent_limit="20", vram_limit="1Gi"))
     uid = document["metadata"]["uid"]
-    shared_node.wait_allocation(uid)
+    any_node.wait_allocation(uid)
     began = time.monotonic()
-    shared_node.api.annotate(uid, vram_limit="2Gi", vram_request="2Gi")
+    any_node.api.annotate(uid, vram_limit="2Gi", vram_request="2Gi")
     shown = wait_until(lambda: (found := vram_limit(given)) == 2 * GIB and found, "the new limit in the file")
     assert shown == 2 * GIB
     assert time.monotonic() - began < 1.0
-    shared_node.wait_event(uid, "GPULimitsChanged")
-    shared_node.api.annotate(uid, vram_limit="90Gi", vram_request="90Gi")
-    assert "more than the card" in shared_node.wait_event(uid, "GPULimitsRefused")["message"]
+    any_node.wait_event(uid, "GPULimitsChanged")
+    any_node.api.annotate(uid, vram_limit="90Gi", vram_request="90Gi")
+    assert "more than the card" in any_node.wait_event(uid, "GPULimitsRefused")["message"]
     assert vram_limit(given) == 2 * GIB
 
 
@@ -89,19 +89,19 @@ def test_the_pod_is_known_after_kubelet_asked(shared_node: KubeNode) -> None:  #
     assert allocation["directory"] == str(host_path(given, "/run/tensor-fusion/shm/shm").parent)
 
 
-def test_pods_that_end_give_back_and_their_ids_come_again(shared_node: KubeNode) -> None:  # 9.3 row 54, 9.4 row 70
-    first, given = shared_node.run(pod("job", compute_percent_limit="60", vram_limit="1Gi"))
+def test_pods_that_end_give_back_and_their_ids_come_again(any_node: KubeNode) -> None:  # 9.3 row 54, 9.4 row 70
+    first, given = any_node.run(pod("job", compute_percent_limit="60", vram_limit="1Gi"))
     uid = first["metadata"]["uid"]
-    old = shared_node.wait_allocation(uid)
-    shared_node.api.set_phase(uid, "Succeeded")
-    wait_until(lambda: uid not in shared_node.allocations(), "the end of the allocation")
+    old = any_node.wait_allocation(uid)
+    any_node.api.set_phase(uid, "Succeeded")
+    wait_until(lambda: uid not in any_node.allocations(), "the end of the allocation")
     assert not host_path(given, "/run/tensor-fusion/shm/shm").exists()
-    shared_node.kubelet.forget(uid)
-    second, again = shared_node.run(pod("job-2", compute_percent_limit="60", vram_limit="1Gi"))
+    any_node.kubelet.forget(uid)
+    second, again = any_node.run(pod("job-2", compute_percent_limit="60", vram_limit="1Gi"))
     assert again.ids == given.ids
-    new = shared_node.wait_allocation(second["metadata"]["uid"])
+    new = any_node.wait_allocation(second["metadata"]["uid"])
     assert new["uid"] != old["uid"]
-    assert 'pod="job"' not in shared_node.daemon.get("/metrics")[1]
+    assert 'pod="job"' not in any_node.daemon.get("/metrics")[1]
 
 
 def test_a_statefulset_successor_never_has_its_predecessors_files(shared_node: KubeNode) -> None:
@@ -136,13 +136,13 @@ def test_native_gpus_of_another_plugin_hold_the_card(shared_node: KubeNode) -> N
     wait_until(lambda: used_by() == ["", ""], "the cards to be free")
 
 
-def test_modes_never_share_a_card_and_shared_is_a_whole_one(shared_node: KubeNode) -> None:
-    soft, _ = shared_node.run(pod("soft", compute_percent_limit="20", vram_limit="1Gi"))
-    soft_card = shared_node.wait_allocation(soft["metadata"]["uid"])["devices"][0]["gpuUuid"]
+def test_modes_never_share_a_card_and_shared_is_a_whole_one(any_node: KubeNode) -> None:
+    soft, _ = any_node.run(pod("soft", compute_percent_limit="20", vram_limit="1Gi"))
+    soft_card = any_node.wait_allocation(soft["metadata"]["uid"])["devices"][0]["gpuUuid"]
     cards = set()
     for number in range(2):
-        shared, given = shared_node.run(pod(f"shared-{number}", isolation="shared"))
-        cards.add(shared_node.wait_allocation(shared["metadata"]["uid"])["devices"][0]["gpuUuid"])
+        shared, given = any_node.run(pod(f"shared-{number}", isolation="shared"))
+        cards.add(any_node.wait_allocation(shared["metadata"]["uid"])["devices"][0]["gpuUuid"])
         assert given.answer.envs["CUDA_VISIBLE_DEVICES"] in cards
     assert len(cards | {soft_card}) == 3
 
