@@ -72,7 +72,12 @@ def _sections_of(kind: FileKind) -> dict[int, tuple[int, str, int]]:
         lib.HV_SECTION_MESSAGES: (12288, "struct hv_message_ring", 1),
         lib.HV_SECTION_COSTS: (32768, "struct hv_learned_cost", lib.HV_LEARNED_COSTS),
         lib.HV_SECTION_SLOTS: (163840, "struct hv_process_slot", lib.HV_PROCESS_SLOTS),
+        lib.HV_SECTION_COVERAGE: (720896, "struct hv_coverage", lib.HV_MAX_DEVICES),
     }
+
+
+# Sections that files of earlier daemons do not have; processes do without them.
+_SINCE_LATER = frozenset({lib.HV_SECTION_COVERAGE})
 
 
 def make_header(kind: FileKind, identity: Identity) -> bytes:
@@ -141,6 +146,8 @@ def _checked_sections(kind: FileKind, header: Any, path: str) -> dict[int, Secti
     known: dict[int, Section] = {}
     for number, (_, element, count) in _sections_of(kind).items():
         section = found.get(number)
+        if section is None and number in _SINCE_LATER:
+            continue
         size = int(ffi.sizeof(element))
         if (
             section is None

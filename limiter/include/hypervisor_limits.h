@@ -97,6 +97,7 @@
 #define HV_TOTAL_EPOCH_BITS 20
 #define HV_TOTAL_BYTES_BITS 44
 #define HV_BORROWED_SHARE_BITS 20
+#define HV_COVERAGE_WORDS 512
 
 enum hv_section_type {
     HV_SECTION_END = 0,
@@ -110,6 +111,7 @@ enum hv_section_type {
     HV_SECTION_SLOTS = 18,    /* HV_PROCESS_SLOTS struct hv_process_slot */
     HV_SECTION_COSTS = 19,    /* HV_LEARNED_COSTS struct hv_learned_cost */
     HV_SECTION_MESSAGES = 20, /* one struct hv_message_ring */
+    HV_SECTION_COVERAGE = 21, /* HV_MAX_DEVICES struct hv_coverage; files of the first daemons have none */
 };
 
 enum hv_isolation_mode {
@@ -232,7 +234,7 @@ struct hv_device_usage {
     uint32_t waiters;
     uint64_t bucket_share_ppm; /* share that bucket_ns is scaled to; 0: none yet */
     uint64_t debt_ns;        /* GPU time that was used beyond its charges and is still to be paid */
-    uint64_t settled_until_ns; /* measured work is accounted for up to this moment */
+    uint64_t long_times;     /* recent long launches, in us, faded: high half their times, low half what of those was GPU time */
     uint64_t returned_ns;    /* wall time of charges that were given back because the work took less; ever increasing */
     uint64_t line1[2];
     uint64_t host_bytes;     /* pinned host memory, same protocol as total */
@@ -285,6 +287,15 @@ struct hv_learned_cost {
     char name[HV_FUNCTION_NAME_BYTES]; /* may be cut; NUL-terminated */
 };
 
+/* Which moments of the recent past are accounted for as GPU time of the Pod on
+ * one device, whichever of its processes told: a ring of bits, each a moment of
+ * HV_COVERAGE_TICK_NS. A word holds the bits of HV_COVERAGE_TICKS_A_WORD ticks
+ * in a row, and above them the number of the ring's round that they are of, so
+ * that old bits count as none. Advanced by compare-and-swap. One page. */
+struct hv_coverage {
+    uint64_t words[HV_COVERAGE_WORDS];
+};
+
 struct hv_message {
     uint64_t sequence;    /* 0: never written; stored last, so that a reader can tell */
     uint64_t at_ns;
@@ -303,6 +314,9 @@ struct hv_message_ring {
 #define HV_SHM_MAGIC UINT64_C(0x3154494d494c5648)   /* "HVLIMIT1" in memory order */
 #define HV_USAGE_MAGIC UINT64_C(0x3145474153555648) /* "HVUSAGE1" in memory order */
 
+#define HV_COVERAGE_TICK_NS UINT64_C(1000000)
+#define HV_COVERAGE_TICKS_A_WORD 48
+
 #define HV_TOTAL_BYTES_MASK ((UINT64_C(1) << HV_TOTAL_BYTES_BITS) - 1)
 #define HV_BORROWED_SHARE_MASK ((UINT64_C(1) << HV_BORROWED_SHARE_BITS) - 1)
 
@@ -316,6 +330,7 @@ struct hv_message_ring {
 #define HV_USAGE_MESSAGES_OFFSET 12288
 #define HV_USAGE_COSTS_OFFSET 32768
 #define HV_USAGE_SLOTS_OFFSET 163840
+#define HV_USAGE_COVERAGE_OFFSET 720896
 
 /* Names inside the directory of an allocation, and where a Pod finds them. */
 #define HV_SHM_FILE_NAME "shm"
@@ -391,7 +406,7 @@ HV_ASSERT_OFFSET(hv_device_usage, wake, 72);
 HV_ASSERT_OFFSET(hv_device_usage, waiters, 76);
 HV_ASSERT_OFFSET(hv_device_usage, bucket_share_ppm, 80);
 HV_ASSERT_OFFSET(hv_device_usage, debt_ns, 88);
-HV_ASSERT_OFFSET(hv_device_usage, settled_until_ns, 96);
+HV_ASSERT_OFFSET(hv_device_usage, long_times, 96);
 HV_ASSERT_OFFSET(hv_device_usage, returned_ns, 104);
 HV_ASSERT_OFFSET(hv_device_usage, host_bytes, 128);
 HV_ASSERT_OFFSET(hv_device_usage, charged_ns, 192);
@@ -430,6 +445,9 @@ HV_ASSERT_OFFSET(hv_learned_cost, kind, 44);
 HV_ASSERT_OFFSET(hv_learned_cost, name, 56);
 HV_ASSERT_SIZE(hv_learned_cost, 128);
 
+HV_ASSERT_OFFSET(hv_coverage, words, 0);
+HV_ASSERT_SIZE(hv_coverage, HV_COVERAGE_WORDS * 8);
+
 HV_ASSERT_OFFSET(hv_message, sequence, 0);
 HV_ASSERT_OFFSET(hv_message, at_ns, 8);
 HV_ASSERT_OFFSET(hv_message, code, 16);
@@ -445,6 +463,7 @@ _Static_assert(HV_SHM_CONTROL_OFFSET + HV_MAX_DEVICES * sizeof(struct hv_device_
 _Static_assert(HV_USAGE_DEVICES_OFFSET + HV_MAX_DEVICES * sizeof(struct hv_device_usage) <= HV_USAGE_OCCUPANCY_OFFSET, "devices overlap occupancy");
 _Static_assert(HV_USAGE_MESSAGES_OFFSET + sizeof(struct hv_message_ring) <= HV_USAGE_COSTS_OFFSET, "messages overlap costs");
 _Static_assert(HV_USAGE_COSTS_OFFSET + HV_LEARNED_COSTS * sizeof(struct hv_learned_cost) <= HV_USAGE_SLOTS_OFFSET, "costs overlap slots");
-_Static_assert(HV_USAGE_SLOTS_OFFSET + HV_PROCESS_SLOTS * sizeof(struct hv_process_slot) <= HV_USAGE_FILE_BYTES, "usage is too small");
+_Static_assert(HV_USAGE_SLOTS_OFFSET + HV_PROCESS_SLOTS * sizeof(struct hv_process_slot) <= HV_USAGE_COVERAGE_OFFSET, "slots overlap coverage");
+_Static_assert(HV_USAGE_COVERAGE_OFFSET + HV_MAX_DEVICES * sizeof(struct hv_coverage) <= HV_USAGE_FILE_BYTES, "usage is too small");
 
 #endif

@@ -91,17 +91,14 @@ uint64_t hv_debt_take(uint64_t *debt, const uint64_t *bucket, const struct hv_bu
     return due;
 }
 
-uint64_t hv_settle_measured(uint64_t *settled_until, uint64_t launched_at_ns, uint64_t measured_ns, uint64_t now_ns)
+uint64_t hv_debt_lower(uint64_t *debt, uint64_t gpu_ns)
 {
-    uint64_t word = hv_load_relaxed(settled_until);
-    uint64_t begin, end;
+    uint64_t word = hv_load_relaxed(debt);
+    uint64_t lower;
     do {
-        begin = word > launched_at_ns && word <= now_ns ? word : launched_at_ns; /* from the future: not by us */
-        if (begin >= now_ns)
-            return 0;
-        end = now_ns - begin > measured_ns ? begin + measured_ns : now_ns;
-    } while (!hv_cas_relaxed(settled_until, &word, end));
-    return end - begin;
+        lower = word < gpu_ns ? word : gpu_ns;
+    } while (!hv_cas_relaxed(debt, &word, word - lower));
+    return lower;
 }
 
 void hv_bucket_rescale(uint64_t *bucket, uint32_t old_share_ppm, uint32_t new_share_ppm, uint64_t now_ns)

@@ -58,12 +58,8 @@ void hv_debt_add(uint64_t *debt, const struct hv_bucket_terms *terms, uint64_t g
 uint64_t hv_debt_take(uint64_t *debt, const uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t most_gpu_ns,
                       uint64_t now_ns);
 
-/* How much of a measured time was GPU time of the Pod that is not accounted for
- * yet. Measured times of launches that ran beside each other, in several
- * streams or by turns in several processes, cover the same moments; so they are
- * laid one after the other from when they were launched, and not past now.
- * *settled_until is the end of what was laid down, shared by the Pod. */
-uint64_t hv_settle_measured(uint64_t *settled_until, uint64_t launched_at_ns, uint64_t measured_ns, uint64_t now_ns);
+/* Of a debt so much turned out to be none; returns what there was of it. */
+uint64_t hv_debt_lower(uint64_t *debt, uint64_t gpu_ns);
 
 /* What is ahead of the clock is GPU time at the old share: make it the same
  * GPU time at the new one. */

@@ -73,6 +73,9 @@ static bool find_usage_sections(struct hv_files *files)
         return false;
     for (uint32_t i = 0; i < HV_MAX_DEVICES; i++)
         files->devices[i] = (void *)(devices + (size_t)i * stride);
+    unsigned char *coverage = find_section(file, HV_SECTION_COVERAGE, hv_coverage, HV_MAX_DEVICES, &stride);
+    for (uint32_t i = 0; i < HV_MAX_DEVICES && coverage != NULL; i++)
+        files->coverage[i] = (void *)(coverage + (size_t)i * stride);
     files->slots.occupancy = (void *)find_section(file, HV_SECTION_OCCUPANCY, hv_slot_occupancy, 1, &stride);
     files->messages = (void *)find_section(file, HV_SECTION_MESSAGES, hv_message_ring, 1, &stride);
     files->costs =

@@ -24,6 +24,7 @@ struct hv_files {
     unsigned char *costs;
     uint32_t cost_stride;
     struct hv_message_ring *messages;
+    struct hv_coverage *coverage[HV_MAX_DEVICES]; /* NULL in files that have none */
 };
 
 /* What is in force for one device, read in one piece. */

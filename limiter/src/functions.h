@@ -11,6 +11,7 @@
 
 #include "compiler.h"
 #include "hypervisor_atomics.h"
+#include "hypervisor_limits.h"
 
 #define HV_FUNCTIONS_LOG2 12
 #define HV_FUNCTIONS (1u << HV_FUNCTIONS_LOG2)
@@ -36,6 +37,9 @@ struct hv_function {
     uint64_t launches;      /* that were paid for and not published yet; an estimate: see charge() */
     uint32_t recent_ns[HV_RECENT_SAMPLES];
     uint64_t first_cost_ns; /* charged until the cost is learned; 0: HV_GUESSED_COST_NS */
+    uint64_t undisturbed_ns; /* of the recent times: see hv_undisturbed */
+    uint64_t mean_ns;       /* of the last launches */
+    uint32_t is_long;
 } __attribute__((aligned(HV_CACHE_LINE)));
 
 _Static_assert(offsetof(struct hv_function, recent_ns) <= HV_CACHE_LINE, "the first line is read by every launch");
@@ -81,11 +85,27 @@ static inline struct hv_function *hv_function_find(struct hv_function *entries, 
 struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t key, uint32_t device, uint32_t kind,
                                       const void *handle);
 
-/* Take a measured time into account. One thread at a time for each entry. */
-void hv_function_learn(struct hv_function *function, uint64_t measured_ns, uint64_t now_ns);
+/* Launches that take so long are all measured, and what they added to the Pod's
+ * GPU time is accounted for: see coverage.h. Others' turns are always among such
+ * a time, so there is no undisturbed one to learn from. */
+#define HV_LONG_NS UINT64_C(4000000)
 
-/* A low quantile of times, so that what others' turns add to them is not charged
- * to this Pod: the second smallest of few, the fourth of many. */
-uint32_t hv_low_quantile(const uint32_t *times, uint32_t count);
+/* Takes a measured time into account. long_part_ppm: what of long times is the
+ * Pod's GPU time. beside_others: launches of this process run beside each other,
+ * so that times differ with how many do; then a cost rises slowly, because what
+ * of it is GPU time was found out for a cost that stays. One thread at a time
+ * for each entry. */
+struct hv_measured {
+    uint64_t ns;
+    uint32_t long_part_ppm;
+    bool beside_others;
+    uint64_t at_ns;
+};
+
+void hv_function_learn(struct hv_function *function, const struct hv_measured *measured);
+
+/* What the short ones of these times have in common, so that what others' turns
+ * add to the rest is not charged to this Pod: the mean of those near the least. */
+uint32_t hv_undisturbed(const uint32_t *times, uint32_t count);
 
 #endif

@@ -14,7 +14,9 @@
 #define SLICE_WALL_NS (2 * NS_PER_MS)
 #define MOST_COUNTED_WAITERS 64
 
-#define UNLEARNED_IN_FLIGHT 2
+/* Of a function whose cost is not known one launch may be under way: it is
+ * charged a guess, and all that it takes beyond that is debt. */
+#define UNLEARNED_IN_FLIGHT 1
 
 /* Most charged work that may be unfinished, and how long a launch waits for
  * less. The wait is bounded because work may be waiting for what the program
@@ -28,10 +30,6 @@
 /* When a launch of a known function is measured again. */
 #define SAMPLE_INTERVAL_NS (10 * NS_PER_MS)
 #define SAMPLE_CHARGED_NS (5 * NS_PER_MS)
-
-/* A measured time so far above its charge is debt, whatever neighbours do. */
-#define DEBT_FACTOR 4
-#define DEBT_NS (50 * NS_PER_MS)
 
 /* A charge that was too high by more than this part of it is set right: it was
  * learned while others had their turns on the device. */
@@ -50,11 +48,6 @@
  * launch so seldom would be in debt for ever. */
 #define REPAID_PART 4
 #define SELDOM_NS (200 * NS_PER_MS)
-
-/* For so long after its last launch, and for the time that its work takes by
- * turns with others, a process that says that it has work is believed. */
-#define LATELY_NS (1000 * NS_PER_MS)
-#define TURNS 8
 
 /* Launches between two looks at the counters. */
 #define LAUNCHES_PER_LOOK 256
@@ -82,9 +75,10 @@ static uint64_t overlapped(const struct gate *gate, uint64_t cost_ns)
     return hv_bucket_gpu_ns(cost_ns, gate->overlap_ppm); /* the same product */
 }
 
-static uint64_t corrected(const struct gate *gate, uint64_t gpu_ns)
+/* The driver does not count copies as GPU time, so they are neither corrected nor compared with it. */
+static uint64_t corrected(const struct gate *gate, bool copy, uint64_t gpu_ns)
 {
-    return hv_bucket_gpu_ns(gpu_ns, gate->correction_ppm); /* the same product */
+    return copy ? gpu_ns : hv_bucket_gpu_ns(gpu_ns, gate->correction_ppm); /* the same product */
 }
 
 static struct hv_bucket_terms bucket_terms(const struct gate *gate)
@@ -141,48 +135,44 @@ static void pass_freeze(struct gate *gate)
 
 /* ---- measuring ---- */
 
+/* What the daemon compares with the driver's account. */
+static void count_for_daemon(struct gate *gate, bool copy, uint64_t gpu_ns)
+{
+    if (!copy)
+        hv_add_relaxed(&gate->usage->charged_ns, gpu_ns);
+}
+
+/* A charge was too low: debt, and accounted for from now on. */
+static void charge_later(struct gate *gate, uint64_t gpu_ns)
+{
+    struct hv_bucket_terms terms = bucket_terms(gate);
+    hv_debt_add(&gate->usage->debt_ns, &terms, corrected(gate, false, gpu_ns));
+    count_for_daemon(gate, false, gpu_ns);
+}
+
+/* A charge was too high: it pays what is owed, and whoever waits has its place
+ * behind this charge and moves up by the rest. */
+static void give_back(struct gate *gate, bool copy, uint64_t gpu_ns)
+{
+    uint64_t left = corrected(gate, copy, gpu_ns);
+    left -= hv_debt_lower(&gate->usage->debt_ns, left);
+    uint64_t wall = hv_bucket_wall_ns(left, gate->share_ppm);
+    hv_bucket_give_back(&gate->usage->bucket_ns, wall);
+    hv_add_relaxed(&gate->usage->returned_ns, wall);
+    count_for_daemon(gate, copy, 0 - gpu_ns); /* modulo 2^64: less */
+}
+
 static void settle(struct gate *gate, const struct hv_sample_result *result)
 {
     if (result->device != gate->device || gate->share_ppm >= HV_SHARE_FULL_PPM)
         return;
-    struct hv_bucket_terms terms = bucket_terms(gate);
-    uint64_t charged = result->charged_ns;
-    bool exceeds = result->measured_ns > charged;
-    bool excessive =
-        exceeds && result->measured_ns - charged > DEBT_NS && result->measured_ns / DEBT_FACTOR > charged;
-    if ((result->unlearned && exceeds) || excessive) {
-        uint64_t used = hv_settle_measured(&gate->usage->settled_until_ns, result->launched_at_ns, result->measured_ns,
-                                           gate->now_ns);
-        if (used > charged) {
-            hv_debt_add(&gate->usage->debt_ns, &terms, used - charged);
-            hv_add_relaxed(&gate->usage->charged_ns, used - charged); /* it is accounted for from now on */
-        }
-    } else if (!exceeds && (result->unlearned || result->measured_ns < charged - charged / OVERCHARGED_PART)) {
-        /* Whoever waits has its place behind this charge, and moves up. */
-        uint64_t too_much = overlapped(gate, charged - result->measured_ns);
-        uint64_t wall = hv_bucket_wall_ns(corrected(gate, too_much), gate->share_ppm);
-        hv_bucket_give_back(&gate->usage->bucket_ns, wall);
-        hv_add_relaxed(&gate->usage->returned_ns, wall);
-        hv_add_relaxed(&gate->usage->charged_ns, 0 - too_much); /* modulo 2^64: less */
-    }
-}
-
-/* Processes of the Pod that have work on the device, this one included. */
-static uint32_t processes_at_work(const struct gate *gate)
-{
-    const struct hv_slot_table *table = &hv_files()->slots;
-    uint32_t count = 1;
-    for (uint32_t index = 0; index < HV_PROCESS_SLOTS; index++) {
-        if (!hv_slot_may_be_used(table, index))
-            continue;
-        const struct hv_process_slot *slot = hv_slot_at(table, index);
-        uint64_t unfinished = hv_load_relaxed(&slot->devices[gate->device].unfinished_ns);
-        uint64_t ends_ns = LATELY_NS + TURNS * (unfinished < LATELY_NS ? unfinished : LATELY_NS);
-        if (slot != gate->slot && (hv_load_relaxed(&slot->state) & 0xff) == HV_SLOT_LIVE && unfinished != 0 &&
-            gate->now_ns - hv_load_relaxed(&slot->last_launch_ns) < ends_ns)
-            count++;
-    }
-    return count;
+    uint64_t charged = overlapped(gate, result->charged_ns);
+    if (result->settled && result->used_ns > charged)
+        charge_later(gate, result->used_ns - charged);
+    else if (result->settled)
+        give_back(gate, result->copy, charged - result->used_ns);
+    else if (result->measured_ns < result->charged_ns - result->charged_ns / OVERCHARGED_PART)
+        give_back(gate, result->copy, overlapped(gate, result->charged_ns - result->measured_ns));
 }
 
 static void tell_unfinished(struct gate *gate)
@@ -195,8 +185,7 @@ static void poll(struct gate *gate)
 {
     struct hv_sample_result results[HV_SAMPLER_RESULTS];
     struct hv_sampler *sampler = &gate->process->sampler;
-    uint32_t sharing = hv_load_relaxed_32(&sampler->learning) != 0 ? processes_at_work(gate) : 1;
-    uint32_t count = hv_sampler_poll(sampler, gate->now_ns, sharing, results);
+    uint32_t count = hv_sampler_poll(sampler, hv_files(), gate->now_ns, results);
     for (uint32_t i = 0; i < count; i++)
         settle(gate, &results[i]);
     if (count != 0)
@@ -227,7 +216,8 @@ static void wait_for_work(struct gate *gate, const struct hv_function *function)
 static bool should_sample(const struct gate *gate, const struct hv_function *function)
 {
     const struct hv_sampler *sampler = &gate->process->sampler;
-    if (hv_load_relaxed_32(&function->samples) < HV_FIRST_SAMPLES)
+    if (hv_load_relaxed_32(&function->samples) < HV_FIRST_SAMPLES ||
+        hv_load_relaxed_32(&function->is_long) != 0)
         return true;
     return gate->now_ns - hv_load_relaxed(&function->sampled_at_ns) >= SAMPLE_INTERVAL_NS ||
            hv_load_relaxed(&sampler->charged_ns[gate->device]) - hv_load_relaxed(&sampler->sampled_ns[gate->device]) >=
@@ -236,12 +226,12 @@ static bool should_sample(const struct gate *gate, const struct hv_function *fun
 
 /* ---- charging ---- */
 
-static void count_charge(struct gate *gate, uint64_t cost_ns)
+static void count_charge(struct gate *gate, bool copy, uint64_t cost_ns)
 {
     struct hv_slot_device *counters = &gate->slot->devices[gate->device];
     hv_add_relaxed(&gate->process->sampler.charged_ns[gate->device], cost_ns);
     hv_add_relaxed(&counters->charged_ns, overlapped(gate, cost_ns));
-    hv_add_relaxed(&gate->usage->charged_ns, overlapped(gate, cost_ns));
+    count_for_daemon(gate, copy, overlapped(gate, cost_ns));
 }
 
 /* This one and those who wait already. */
@@ -284,7 +274,7 @@ static uint64_t moved_up(const struct gate *gate, uint64_t start, uint64_t *retu
 
 /* Take a place in the bucket and wait for it. On news the place is given back
  * and taken anew at the share then in force. */
-static uint64_t pay(struct gate *gate, uint64_t cost_ns)
+static uint64_t pay(struct gate *gate, bool copy, uint64_t cost_ns)
 {
     uint64_t began = gate->now_ns;
     bool waited = false;
@@ -301,14 +291,15 @@ static uint64_t pay(struct gate *gate, uint64_t cost_ns)
         if (cost_ns > SELDOM_NS && most < cost_ns / REPAID_PART)
             most = cost_ns / REPAID_PART;
         uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms, most, gate->now_ns);
-        uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, corrected(gate, overlapped(gate, paid)) + repaid,
-                                          gate->now_ns, &wall);
+        uint64_t gpu = corrected(gate, copy, overlapped(gate, paid)) + repaid;
+        uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, gpu, gate->now_ns, &wall);
         if (start > gate->now_ns) {
             waited = true;
             count_waiter(gate);
             while (start > gate->now_ns && gate->terms.generation == generation && gate->share_ppm == terms.share_ppm) {
                 wait_for_news(gate, start - gate->now_ns < LOOK_AGAIN_NS ? start : gate->now_ns + LOOK_AGAIN_NS);
                 look(gate);
+                poll(gate);
                 start = moved_up(gate, start, &returned);
             }
             count_off_waiter(gate);
@@ -412,15 +403,16 @@ static void charge(struct gate *gate, struct hv_launch *launch, bool measurable)
 {
     struct hv_thread *thread = &hv_thread;
     struct hv_function *function = function_of(gate, launch);
+    bool copy = launch->kind == HV_LAUNCH_COPY;
     poll(gate);
     wait_for_work(gate, function);
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     uint64_t first_cost = hv_load_relaxed(&function->first_cost_ns);
     uint64_t charged = cost != 0 ? cost : first_cost != 0 ? first_cost : HV_GUESSED_COST_NS;
     if (thread->credit_ns < charged) {
-        uint64_t paid = pay(gate, charged - thread->credit_ns);
+        uint64_t paid = pay(gate, copy, charged - thread->credit_ns);
         thread->credit_ns += paid;
-        count_charge(gate, paid);
+        count_charge(gate, copy, paid);
         /* What is paid beyond this launch is taken to be for more of the same. */
         hv_add_relaxed(&function->launches, paid / charged + 1);
     }
@@ -433,7 +425,7 @@ static void charge(struct gate *gate, struct hv_launch *launch, bool measurable)
                                      gate->now_ns);
     if (measurable && (surveyed || should_sample(gate, function))) /* last: from here the device may be waiting for us */
         launch->sample = hv_sampler_begin(&gate->process->sampler, function, gate->device, launch->stream,
-                                          launch->per_thread, charged, cost != 0 ? 1 : processes_at_work(gate));
+                                          launch->per_thread, charged);
     tell_unfinished(gate);
 }
 

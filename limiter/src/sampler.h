@@ -10,13 +10,14 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "files.h"
 #include "functions.h"
 #include "hypervisor_limits.h"
 
 #define HV_SAMPLES 32
 
 #define HV_SURVEYED 24 /* launches in a survey */
-#define HV_SURVEYS 4   /* of which the results are kept */
+#define HV_SURVEYS 16  /* of which the results are kept */
 
 enum hv_sample_state {
     HV_SAMPLE_FREE = 0,
@@ -34,9 +35,10 @@ struct hv_sample {
     struct hv_function *function;
     uint64_t charged_ns;   /* for this launch */
     uint64_t charged_upto; /* sum of charges of the process on this device, this one included */
+    CUstream stream;       /* told apart only, never used */
+    uint64_t begun_at_ns;  /* just before the start event was recorded */
     uint64_t recorded_at_ns; /* when the start event was recorded, if the stream had nothing to do; else 0 */
     uint64_t ready_at_ns;  /* just before the launch */
-    uint32_t sharing;      /* most processes of the Pod that were seen to have work meanwhile */
     uint64_t gap_ns;       /* between start event and launch on an idle stream: not the launch's time */
     bool unlearned;        /* cost was not known: its charge was a guess */
     bool surveyed;         /* one of the launches of the survey under way */
@@ -61,14 +63,26 @@ struct hv_survey {
     uint32_t overlap_ppm; /* 0: as HV_SHARE_FULL_PPM */
 };
 
+/*
+ * Where the device's events lie on our clock: the time of an event is that of
+ * `base` and what lies between them. A start event is not over before it was
+ * recorded and an end event is over when it is seen to be, which bounds
+ * base_at_ns from both sides more closely with each sample.
+ */
+struct hv_event_clock {
+    CUevent base; /* recorded once in this context; NULL: not yet */
+    CUcontext context;
+    uint64_t base_at_ns; /* 0: not known yet */
+};
+
 struct hv_sampler {
     uint32_t busy; /* one thread at a time; the others do without */
     uint32_t pending[HV_MAX_DEVICES];
-    uint32_t learning; /* samples under way of functions without a cost */
     uint64_t charged_ns[HV_MAX_DEVICES];  /* sum of charges */
     uint64_t ended_ns[HV_MAX_DEVICES];    /* of these, known to have ended */
     uint64_t sampled_ns[HV_MAX_DEVICES];  /* sum of charges at the last sample */
     struct hv_survey surveys[HV_MAX_DEVICES];
+    struct hv_event_clock clocks[HV_MAX_DEVICES];
     struct hv_sample samples[HV_SAMPLES];
 };
 
@@ -77,16 +91,16 @@ struct hv_sample_result {
     uint32_t device;
     uint64_t charged_ns;
     uint64_t measured_ns;
-    uint64_t launched_at_ns;
-    bool unlearned;
+    uint64_t used_ns;  /* what it added to the Pod's GPU time: where `settled` */
+    bool settled;      /* of a long launch, or of one whose cost was not known */
+    bool copy; /* runs beside kernels and is no GPU time */
 };
 
 #define HV_SAMPLER_RESULTS 8
 
-/* Ask the events that are under way, without waiting; how many results. sharing
- * is how many processes of the Pod have work on the device: they take turns, so
- * the first times of a function that are longer than a turn are divided by it. */
-uint32_t hv_sampler_poll(struct hv_sampler *sampler, uint64_t now_ns, uint32_t sharing,
+/* Ask the events that are under way, without waiting; how many results. What
+ * they measured is learned, and laid onto the Pod's line of GPU time in files. */
+uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *files, uint64_t now_ns,
                          struct hv_sample_result *results);
 
 /* A launch into this stream comes by: is it to be taken into a survey? */
@@ -98,7 +112,7 @@ uint32_t hv_sampler_overlap_ppm(const struct hv_sampler *sampler, uint32_t devic
 /* Record the event before a launch. NULL: this launch can't be measured, because
  * the stream is being captured, or there is no room. */
 struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_function *function, uint32_t device,
-                                   CUstream stream, bool per_thread, uint64_t charged_ns, uint32_t sharing);
+                                   CUstream stream, bool per_thread, uint64_t charged_ns);
 
 /* Record the event after it, or drop the sample if the launch failed. */
 void hv_sampler_end(struct hv_sampler *sampler, struct hv_sample *sample, CUstream stream, bool per_thread,

@@ -65,9 +65,10 @@ void make_files(struct made_files *files, const char *directory)
         section(HV_SECTION_SLOTS, HV_USAGE_SLOTS_OFFSET, sizeof(struct hv_process_slot), HV_PROCESS_SLOTS),
         section(HV_SECTION_COSTS, HV_USAGE_COSTS_OFFSET, sizeof(struct hv_learned_cost), HV_LEARNED_COSTS),
         section(HV_SECTION_MESSAGES, HV_USAGE_MESSAGES_OFFSET, sizeof(struct hv_message_ring), 1),
+        section(HV_SECTION_COVERAGE, HV_USAGE_COVERAGE_OFFSET, sizeof(struct hv_coverage), HV_MAX_DEVICES),
     };
     fill_header(files->shm, HV_SHM_MAGIC, HV_SHM_FILE_BYTES, shm_sections, 3);
-    fill_header(files->usage, HV_USAGE_MAGIC, HV_USAGE_FILE_BYTES, usage_sections, 5);
+    fill_header(files->usage, HV_USAGE_MAGIC, HV_USAGE_FILE_BYTES, usage_sections, 6);
 }
 
 struct hv_state *made_state(const struct made_files *files)

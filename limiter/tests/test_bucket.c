@@ -1,11 +1,10 @@
-/* test: sources=limiter/src/bucket.c,limiter/src/functions.c include=limiter/include,limiter/src,limiter/tests variants=plain,address,thread */
+/* test: sources=limiter/src/bucket.c include=limiter/include,limiter/src,limiter/tests variants=plain,address,thread */
 /* The bucket's arithmetic on a clock of our own. */
 #include "bucket.h"
 
 #include <pthread.h>
 
 #include "check.h"
-#include "functions.h"
 
 #define MS UINT64_C(1000000)
 #define START (1000 * MS)
@@ -118,18 +117,13 @@ static void debt_is_bounded_and_paid_little_by_little(void)
     CHECK_EQUAL(debt, 48 * MS);
 }
 
-/* Times that were measured beside each other, or by turns, are one time. */
-static void measured_times_are_laid_end_to_end(void)
+/* What turned out to be no debt leaves the rest. */
+static void debt_is_lowered(void)
 {
-    uint64_t until = 0;
-    CHECK_EQUAL(hv_settle_measured(&until, START, 20 * MS, START + 40 * MS), 20 * MS);
-    CHECK_EQUAL(hv_settle_measured(&until, START, 20 * MS, START + 40 * MS), 20 * MS); /* one after the other */
-    CHECK_EQUAL(hv_settle_measured(&until, START, 20 * MS, START + 40 * MS), 0);       /* no time is left for it */
-    CHECK_EQUAL(hv_settle_measured(&until, START + 30 * MS, 20 * MS, START + 45 * MS), 5 * MS);
-    CHECK_EQUAL(hv_settle_measured(&until, START + 100 * MS, 20 * MS, START + 140 * MS), 20 * MS); /* idle between */
-    until = UINT64_MAX; /* scribbled */
-    CHECK_EQUAL(hv_settle_measured(&until, START, 20 * MS, START + 40 * MS), 20 * MS);
-    CHECK_EQUAL(hv_settle_measured(&until, START + 50 * MS, 20 * MS, START + 40 * MS), 0); /* a clock that jumped */
+    uint64_t debt = 20 * MS;
+    CHECK_EQUAL(hv_debt_lower(&debt, 5 * MS), 5 * MS);
+    CHECK_EQUAL(hv_debt_lower(&debt, 30 * MS), 15 * MS);
+    CHECK_EQUAL(debt, 0);
 }
 
 /* Whatever somebody scribbles into the word, the wait has a bound. */
@@ -182,41 +176,6 @@ static void many_threads(void)
     CHECK_EQUAL(shared_bucket, START + 4 * 20000 * 2000);
 }
 
-/* ---- what a launch costs ---- */
-
-static void quantile(void)
-{
-    const uint32_t times[] = {900, 100, 110, 105, 5000, 120, 130, 140};
-    CHECK_EQUAL(hv_low_quantile(times, 1), 900);
-    CHECK_EQUAL(hv_low_quantile(times, 2), 100);
-    CHECK_EQUAL(hv_low_quantile(times, 8), 105);
-}
-
-static void follows_a_change(void)
-{
-    struct hv_function function = {0};
-    for (int i = 0; i < 40; i++)
-        hv_function_learn(&function, 100, 1);
-    CHECK_EQUAL(function.cost_ns, 100);
-    for (int i = 0; i < HV_RECENT_SAMPLES - 4; i++)
-        hv_function_learn(&function, 1000, 2); /* a neighbour's turns may do this */
-    CHECK_EQUAL(function.cost_ns, 100);
-    for (int i = 0; i < 4; i++)
-        hv_function_learn(&function, 1000, 2);
-    CHECK_EQUAL(function.cost_ns, 1000);
-    hv_function_learn(&function, 0, 3);
-    CHECK(function.cost_ns >= 1); /* 0 would mean not learned */
-}
-
-static void grids(void)
-{
-    CHECK(hv_grid_bucket(1) != hv_grid_bucket(2));
-    CHECK(hv_grid_bucket(108) != hv_grid_bucket(10000));
-    CHECK_EQUAL(hv_grid_bucket(10000), hv_grid_bucket(10001));
-    CHECK(hv_function_key(&grids, 1, 1, 0) != hv_function_key(&grids, 1, 1, 1));
-    CHECK(hv_function_key(&grids, 1, 32, 0) != hv_function_key(&grids, 1, 64, 0));
-}
-
 int main(void)
 {
     arithmetic();
@@ -230,12 +189,9 @@ int main(void)
     queue_in_time();
     give_back_and_rescale();
     debt_is_bounded_and_paid_little_by_little();
-    measured_times_are_laid_end_to_end();
+    debt_is_lowered();
     scribbled();
     borrowed_shares();
     many_threads();
-    quantile();
-    follows_a_change();
-    grids();
     return CHECK_RESULT();
 }

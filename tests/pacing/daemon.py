@@ -8,7 +8,7 @@ from hypervisor.limits import LimitFiles, new_survey_buffer
 from hypervisor.limits.control import Correction, Reading
 from tests.pacing.cell import Load
 
-WINDOWS_A_READING = 6  # of 167 ms each
+WINDOWS_A_READING = 1
 
 
 class Daemon:

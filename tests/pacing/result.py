@@ -13,13 +13,14 @@ SETTLED_POINTS = 1.0
 class Result:
     """busy: of each Pod and device, GPU seconds at each mark; marks are seconds since launching began.
 
-    longest_stall_ms is of one launch of the first Pod; launches are by process of the first Pod.
+    longest_stall_ms is of one launch of the first Pod, longest_later_stall_ms of one that began after a second; launches are by process of the first Pod.
     """
 
     cell: Cell
     marks: tuple[float, ...]
     busy: tuple[tuple[tuple[float, ...], ...], ...]
     longest_stall_ms: float
+    longest_later_stall_ms: float
     launches: tuple[int, ...]
     correction: float
 

@@ -34,7 +34,7 @@ from tests.pacing.result import Result
 SHIPPED = ROOT / "hypervisor" / "native" / "libcuda_limiter.so"
 WINDOW_NS = 167_000_000  # of the driver's samples
 REAL_SECONDS = 60.0  # that one step may take
-_WORDS = struct.Struct("<4Q")
+_WORDS = struct.Struct("<5Q")
 
 _MACHINE = """\
 version: 1
@@ -94,6 +94,7 @@ def run(cell: Cell, folder: Path, *, limited: bool = True, real: bool = False) -
             marks=tuple(marks),
             busy=tuple(tuple(tuple(series) for series in devices_of) for devices_of in busy),
             longest_stall_ms=max(words[2] for words in seen) / 1e6,
+            longest_later_stall_ms=max(words[4] for words in seen) / 1e6,
             launches=tuple(words[1] for words in seen),
             correction=daemon.correction(0),
         )

@@ -1,0 +1,166 @@
+/* test: sources=limiter/src/functions.c,limiter/src/coverage.c include=limiter/include,limiter/src,limiter/tests variants=plain,address,thread */
+/* What a launch costs, and what measured times come to over all of a Pod's processes. */
+#include "coverage.h"
+
+#include <pthread.h>
+
+#include "check.h"
+#include "functions.h"
+
+#define MS UINT64_C(1000000)
+#define START (123456 * MS)
+
+/* ---- the cost of a function ---- */
+
+static void undisturbed(void)
+{
+    const uint32_t times[] = {900, 100, 110, 105, 5000, 120, 130, 140};
+    CHECK_EQUAL(hv_undisturbed(times, 1), 900);
+    CHECK_EQUAL(hv_undisturbed(times, 2), 100);
+    CHECK_EQUAL(hv_undisturbed(times, 8), (100 + 105 + 110 + 120) / 4);
+    const uint32_t many[] = {3, 100, 100, 100, 2100, 2100, 2100, 2100, 2100};
+    CHECK_EQUAL(hv_undisturbed(many, 9), (3 + 100 + 100 + 100) / 4); /* one that is wrong does not stand for all */
+}
+
+static void learn(struct hv_function *function, uint64_t ns, uint32_t part_ppm, bool beside_others)
+{
+    hv_function_learn(function, &(struct hv_measured){.ns = ns, .long_part_ppm = part_ppm, .beside_others = beside_others, .at_ns = 1});
+}
+
+static void follows_a_change(void)
+{
+    struct hv_function function = {0};
+    for (int i = 0; i < 40; i++)
+        learn(&function, 100, HV_SHARE_FULL_PPM, false);
+    CHECK_EQUAL(function.cost_ns, 100);
+    for (int i = 0; i < HV_RECENT_SAMPLES - 2; i++)
+        learn(&function, 1000, HV_SHARE_FULL_PPM, false); /* a neighbour's turns may do this */
+    CHECK_EQUAL(function.cost_ns, 100);
+    for (int i = 0; i < 2; i++)
+        learn(&function, 1000, HV_SHARE_FULL_PPM, false);
+    CHECK_EQUAL(function.cost_ns, 1000);
+    learn(&function, 0, HV_SHARE_FULL_PPM, false);
+    CHECK(function.cost_ns >= 1); /* 0 would mean not learned */
+}
+
+/* Where times depend on how many launches run beside each other, a cost falls at once and rises slowly. */
+static void rises_slowly_beside_others(void)
+{
+    struct hv_function function = {0};
+    for (int i = 0; i < 40; i++)
+        learn(&function, 100000, HV_SHARE_FULL_PPM, true);
+    for (int i = 0; i < 40; i++)
+        learn(&function, 200000, HV_SHARE_FULL_PPM, true);
+    CHECK(function.cost_ns > 105000 && function.cost_ns < 125000);
+    learn(&function, 50000, HV_SHARE_FULL_PPM, true);
+    learn(&function, 50000, HV_SHARE_FULL_PPM, true);
+    CHECK_EQUAL(function.cost_ns, 50000);
+}
+
+/* Of long ones the mean counts, and of that what is the Pod's own GPU time. */
+static void long_ones(void)
+{
+    struct hv_function function = {0};
+    for (int i = 0; i < 200; i++)
+        learn(&function, i % 2 == 0 ? 30 * MS : 50 * MS, 250000, false);
+    CHECK(function.is_long);
+    CHECK(function.cost_ns > 9 * MS && function.cost_ns < 11 * MS);
+}
+
+static void grids(void)
+{
+    CHECK(hv_grid_bucket(1) != hv_grid_bucket(2));
+    CHECK(hv_grid_bucket(108) != hv_grid_bucket(10000));
+    CHECK_EQUAL(hv_grid_bucket(10000), hv_grid_bucket(10001));
+    CHECK(hv_function_key(&grids, 1, 1, 0) != hv_function_key(&grids, 1, 1, 1));
+    CHECK(hv_function_key(&grids, 1, 32, 0) != hv_function_key(&grids, 1, 64, 0));
+}
+
+/* ---- coverage ---- */
+
+/* Each moment counts once, in whatever order and from however many it comes. */
+static void each_moment_counts_once(void)
+{
+    static struct hv_coverage line;
+    CHECK_EQUAL(hv_cover(&line, START, START + 40 * MS), 40 * MS);
+    CHECK_EQUAL(hv_cover(&line, START, START + 40 * MS), 0);
+    CHECK_EQUAL(hv_cover(&line, START + 30 * MS, START + 60 * MS), 20 * MS);
+    CHECK_EQUAL(hv_cover(&line, START - 100 * MS, START + 200 * MS), 240 * MS); /* what is told late fills the rest */
+    CHECK_EQUAL(hv_cover(&line, START + 70 * MS, START + 70 * MS), 0);
+    CHECK_EQUAL(hv_cover(&line, START + 70 * MS, START), 0);
+    CHECK_EQUAL(hv_cover(NULL, START, START + 3 * MS), 3 * MS); /* a file without it */
+}
+
+/* What is no whole number of ticks is neither lost nor added in the long run. */
+static void ticks_round_fairly(void)
+{
+    static struct hv_coverage line;
+    uint64_t at = START, sum = 0;
+    for (int i = 0; i < 1000; i++, at += 7300000)
+        sum += hv_cover(&line, at, at + 4700000);
+    CHECK(sum > 1000 * 4690000ull && sum < 1000 * 4710000ull);
+}
+
+/* The ring comes round after 24.6 s: what lies there from the round before is nothing. */
+static void old_rounds_are_forgotten(void)
+{
+    static struct hv_coverage line;
+    const uint64_t round_ns = (uint64_t)HV_COVERAGE_WORDS * HV_COVERAGE_TICKS_A_WORD * HV_COVERAGE_TICK_NS;
+    CHECK_EQUAL(hv_cover(&line, START, START + 40 * MS), 40 * MS);
+    CHECK_EQUAL(hv_cover(&line, START + round_ns, START + round_ns + 40 * MS), 40 * MS);
+    CHECK_EQUAL(hv_cover(&line, START, START + 40 * MS), 40 * MS);              /* told a whole round late */
+    CHECK_EQUAL(hv_cover(&line, START + round_ns, START + round_ns + 40 * MS), 0); /* and does no harm */
+    CHECK_EQUAL(hv_cover(&line, START + 50000 * round_ns, START + 50000 * round_ns + 40 * MS), 40 * MS);
+    CHECK_EQUAL(hv_cover(&line, START, START + 3 * round_ns), 3 * round_ns); /* longer than the ring */
+    for (uint32_t i = 0; i < HV_COVERAGE_WORDS; i++)
+        line.words[i] = UINT64_MAX; /* scribbled */
+    CHECK(hv_cover(&line, START, START + 40 * MS) <= 40 * MS);
+}
+
+static struct hv_coverage shared;
+static uint64_t covered_together;
+
+static void *cover_often(void *argument)
+{
+    (void)argument;
+    for (uint64_t i = 0; i < 20000; i++)
+        __atomic_fetch_add(&covered_together, hv_cover(&shared, START + i * MS, START + (i + 3) * MS), __ATOMIC_RELAXED);
+    return NULL;
+}
+
+static void many_at_once(void)
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        CHECK_EQUAL(pthread_create(&threads[i], NULL, cover_often, NULL), 0);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQUAL(pthread_join(threads[i], NULL), 0);
+    CHECK_EQUAL(covered_together, 20002 * MS);
+}
+
+static void parts(void)
+{
+    uint64_t times = 0;
+    CHECK_EQUAL(hv_cover_part(&times, 0, 0), HV_SHARE_FULL_PPM); /* nothing known */
+    uint32_t part = 0;
+    for (int i = 0; i < 400; i++) /* of eight that run by turns, one is the first to tell */
+        part = hv_cover_part(&times, 160 * MS, i % 8 == 0 ? 160 * MS : 0);
+    CHECK(part > 105000 && part < 145000);
+    times = UINT64_MAX; /* scribbled */
+    CHECK(hv_cover_part(&times, 160 * MS, 20 * MS) <= HV_SHARE_FULL_PPM);
+}
+
+int main(void)
+{
+    undisturbed();
+    follows_a_change();
+    rises_slowly_beside_others();
+    long_ones();
+    grids();
+    each_moment_counts_once();
+    ticks_round_fairly();
+    old_rounds_are_forgotten();
+    many_at_once();
+    parts();
+    return CHECK_RESULT();
+}
