@@ -9,6 +9,7 @@
 #define HV_EXPORT __attribute__((visibility("default")))
 #define HV_PRINTF(text, first) __attribute__((__format__(__printf__, text, first)))
 #define HV_CACHE_LINE 64
+#define HV_CACHE_LINES_FETCHED 128 /* processors fetch the neighbour of a line with it */
 
 /* A place between two stores where a test kills the process. Nothing in the
  * shipped library. */

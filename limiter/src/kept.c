@@ -15,7 +15,8 @@ void hv_kept_count_processes(struct hv_kept *kept, const struct hv_slot_table *s
     uint32_t processes = 0;
     for (uint32_t word = 0; word < HV_SLOT_BITMAP_WORDS; word++)
         processes += (uint32_t)__builtin_popcountll(hv_load_relaxed(&slots->occupancy->bits[word]));
-    hv_store_relaxed_32(&kept->processes, processes);
+    if (hv_load_relaxed_32(&kept->processes) != processes) /* a line that every thread reads */
+        hv_store_relaxed_32(&kept->processes, processes);
 }
 
 bool hv_kept_take(struct hv_kept *kept, uint32_t stripe, uint32_t device, uint64_t n)

@@ -20,7 +20,7 @@
 /* A thread uses the stripe of its number; threads that share one only meet. */
 struct hv_kept_stripe {
     uint64_t bytes[HV_MAX_DEVICES];
-} __attribute__((aligned(HV_CACHE_LINE)));
+} __attribute__((aligned(HV_CACHE_LINES_FETCHED)));
 
 struct hv_kept {
     struct hv_kept_stripe stripes[HV_KEPT_STRIPES];

@@ -43,17 +43,19 @@ struct hv_pointer_entry {
     uint64_t value;
 };
 
+/* A cache line each, and at the start of one: shards that share a line would
+ * be shared by the threads that they are meant to keep apart. */
 struct hv_pointer_shard {
     uint32_t lock;
     uint32_t capacity_log2;
     uint64_t count;
     struct hv_pointer_entry *entries; /* NULL: no table yet */
-    uint64_t reserved[5];             /* a cache line each */
-};
+} __attribute__((aligned(HV_CACHE_LINE)));
 
+/* Maps lie side by side, each for threads of its own. */
 struct hv_pointer_map {
     struct hv_pointer_shard shards[HV_POINTER_SHARDS];
-};
+} __attribute__((aligned(HV_CACHE_LINES_FETCHED)));
 
 /* Enter or replace; false: no memory for the table. */
 bool hv_pointer_put(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t value);
