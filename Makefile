@@ -7,7 +7,7 @@ QUICK := not slow and not gpu
 
 NATIVE_INPUTS := $(wildcard limiter/*/*.[ch] limiter/*/*.def limiter/*.map limiter/*.py simulator/*/*.[ch] \
 	simulator/*/*.def simulator/*/*.csv simulator/*/*.map simulator/*/*/*.def simulator/*.py protos/*/*.proto protos/hypervisor/v1/*.proto \
-	buildsupport/*.py setup.py)
+	hypervisor/workers/shim/*.[ch] buildsupport/*.py setup.py)
 
 .PHONY: all setup demo test test-slow test-clients bench lint format clean
 

@@ -128,6 +128,15 @@ LIBRARIES = (
         soname="libcuda.so.1",
         version_script="simulator/noop/noop.map",
     ),
+    # The parent of each supervised worker, which outlives the daemon.
+    Library(
+        output="worker-shim",
+        sources=("hypervisor/workers/shim/*.c",),
+        include=("hypervisor/workers/shim",),
+        depends=("hypervisor/workers/shim/*.h",),
+        program=True,
+        link=("-Wl,-z,relro,-z,now",),
+    ),
     Library(
         output="clients/load",
         sources=("simulator/clients/load.c",),

@@ -159,6 +159,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = ""
     cdi_dir: Annotated[str, _setting("Directory for CDI files, such as /var/run/cdi; none are written by default")] = ""
     allocations_dir: Annotated[str, _setting("Directory of TOML files that declare allocations; none by default")] = ""
+    worker_launcher: Annotated[
+        str,
+        _setting(
+            "Socket of a launcher (worker-shim --serve) in another unit or Pod, unix:PATH, in which workers are started"
+        ),
+    ] = ""
+    worker_cgroup: Annotated[
+        str, _setting("cgroup-v2 directory for workers, outside the daemon's own; auto, none, or a directory")
+    ] = "auto"
+    worker_grace_seconds: Annotated[
+        float, _setting("Time between the request to a worker to stop and its kill", reload=True, ge=0, le=3600)
+    ] = 10.0
+    worker_backoff_seconds: Annotated[
+        float, _setting("Wait before a worker that ended is started again, at first", ge=0.01, le=3600)
+    ] = 0.25
+    worker_backoff_most_seconds: Annotated[
+        float, _setting("Longest wait before a worker that ends again and again is started", ge=0.01, le=86400)
+    ] = 60.0
+    worker_backoff_reset_seconds: Annotated[
+        float, _setting("A worker that ran for so long has ended for the first time", ge=0.1, le=86400)
+    ] = 60.0
+    worker_log_mebibytes: Annotated[int, _setting("Size at which a worker's log is rotated", ge=1, le=1024)] = 1
+    worker_log_files: Annotated[int, _setting("Logs that are kept of a worker besides the current", ge=0, le=99)] = 3
     log_level: Annotated[
         str, _setting("debug, info, warning or error", reload=True, pattern="^(debug|info|warning|error)$")
     ] = "info"

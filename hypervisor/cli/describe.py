@@ -9,7 +9,7 @@ from hypervisor.cli.get import pick
 from hypervisor.cli.source import KINDS, open_source
 
 # Kind -> the kind that events call it by.
-DESCRIBED = {"gpus": "GPU", "pods": "Allocation", "nodes": "Node"}
+DESCRIBED = {"gpus": "GPU", "pods": "Allocation", "nodes": "Node", "workers": "Worker"}
 
 
 @click.command()
@@ -17,7 +17,7 @@ DESCRIBED = {"gpus": "GPU", "pods": "Allocation", "nodes": "Node"}
 @click.argument("name")
 @server_option
 def describe(*, kind: str, name: str, server: str | None) -> None:
-    """Print all that is known of one gpu, pod or node, each figure with its source and age, and its events."""
+    """Print all that is known of one gpu, pod, node or worker, each figure with its source and age, and its events."""
     from hypervisor.cli.description import described
     from hypervisor.cli.tables import table_of
 

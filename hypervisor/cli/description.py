@@ -259,11 +259,43 @@ def _processes(allocation: pb.Allocation) -> Lines:
     return ["Processes:", *_table(rows)]
 
 
+def _worker(worker: pb.Worker) -> Lines:
+    lines = _pairs(
+        (
+            ("Name", worker.worker_id),
+            ("Allocation", worker.allocation_id or "none"),
+            ("Command", " ".join(worker.command)),
+            ("Phase", word(pb.WorkerPhase, worker.phase, "WORKER_PHASE_")),
+            ("Ready", "yes" if worker.ready else f"no: {worker.unready_reason or 'it does not run'}"),
+            ("Pid", str(worker.pid) if worker.HasField("pid") else figures.UNKNOWN),
+            ("Age", figures.since(worker.started_at) if worker.HasField("started_at") else figures.UNKNOWN),
+            ("Restart policy", figures.enum_word(pb.RestartPolicy, worker.restart_policy, "RESTART_POLICY_")),
+            ("Restarts", str(worker.restarts)),
+            ("Isolation", figures.enum_word(pb.IsolationMode, worker.isolation, "ISOLATION_MODE_")),
+            ("GPUs", ", ".join(worker.gpu_uuids) or "none"),
+            (
+                "Effective SMs",
+                f"{worker.effective_sm_percent}%" if worker.HasField("effective_sm_percent") else "not limited",
+            ),
+            (
+                "Memory limit",
+                format_bytes(worker.memory_limit_bytes) if worker.HasField("memory_limit_bytes") else "not limited",
+            ),
+            ("Log", worker.log_path),
+            ("Last exit", worker.last_exit_reason or "none"),
+        )
+    )
+    if worker.last_output_lines:
+        lines += ["Last output:", *(_INDENT + one_line(line) for line in worker.last_output_lines)]
+    return lines
+
+
 # Full name of a message -> what makes its page.
 PAGES: Mapping[str, Callable[[Any], Lines]] = {
     pb.Node.DESCRIPTOR.full_name: _node,
     pb.Gpu.DESCRIPTOR.full_name: _gpu,
     pb.Allocation.DESCRIPTOR.full_name: _allocation,
+    pb.Worker.DESCRIPTOR.full_name: _worker,
     cluster_pb2.ClusterGpu.DESCRIPTOR.full_name: _cluster_gpu,
     cluster_pb2.ClusterNode.DESCRIPTOR.full_name: _cluster_node,
 }

@@ -29,6 +29,7 @@ SUBCOMMANDS: Mapping[str, str] = {
     "sim": "hypervisor.cli.sim:sim",
     "top": "hypervisor.cli.top:top",
     "version": "hypervisor.cli.version:version",
+    "worker": "hypervisor.cli.worker:worker",
 }
 
 

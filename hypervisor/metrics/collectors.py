@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client.core import Metric
 
-from hypervisor.metrics import allocation, capacity, driver, feeds, gpu, health, node
+from hypervisor.metrics import allocation, capacity, driver, feeds, gpu, health, node, workers
 from hypervisor.metrics.view import MetricsView
 
 Collect = Callable[[MetricsView], Iterable[Metric]]
@@ -17,6 +17,7 @@ COLLECTORS: Mapping[str, Collect] = {
     "health": health.collect,
     "capacity": capacity.collect,
     "allocation": allocation.collect,
+    "workers": workers.collect,
     "refusals": node.collect_refusals,
     "driver": driver.collect,
     "feeds": feeds.collect,

@@ -34,7 +34,7 @@ from hypervisor.model.usage import (
     LearnedCost,
     Pacing,
 )
-from hypervisor.model.worker import RestartPolicy, Worker, WorkerPhase
+from hypervisor.model.worker import Probe, RestartPolicy, Worker, WorkerPhase, WorkerSpec
 
 __all__ = [
     "Allocation",
@@ -75,6 +75,7 @@ __all__ = [
     "Pacing",
     "Partition",
     "PcieLevel",
+    "Probe",
     "ProcessOnGpu",
     "QosClass",
     "Refusal",
@@ -88,4 +89,5 @@ __all__ = [
     "Verdict",
     "Worker",
     "WorkerPhase",
+    "WorkerSpec",
 ]

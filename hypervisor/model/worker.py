@@ -29,8 +29,54 @@ class RestartPolicy(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """How it is found out whether a worker does its work; exactly one of command, unix_socket and file is set.
+
+    A command must end with 0, a socket must take a connection, a file must exist. Times in seconds;
+    failure_threshold: failures in a row until it counts.
+    """
+
+    command: tuple[str, ...] = ()
+    unix_socket: str = ""
+    file: str = ""
+    initial_delay_seconds: float = 0.0
+    period_seconds: float = 5.0
+    timeout_seconds: float = 5.0
+    failure_threshold: int = 3
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.command, self.unix_socket, self.file))) != 1:
+            raise ValueError("a probe is a command, a unix socket or a file, and one of them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """What was asked for. environment is the whole environment of the worker, as pairs.
+
+    gpu_uuids, isolation and the two limits are what the worker's allocation came to when it was started.
+    grace_seconds: time between the request to stop and the kill.
+    """
+
+    worker_id: str
+    command: tuple[str, ...]
+    allocation_id: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
+    isolation: IsolationMode = IsolationMode.SHARED
+    effective_sm_percent: int | None = None
+    memory_limit_bytes: int | None = None
+    restart_policy: RestartPolicy = RestartPolicy.ALWAYS
+    readiness: Probe | None = None
+    liveness: Probe | None = None
+    grace_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A worker and its last run. started_at is wall time in seconds since the epoch."""
+    """A worker and its last run. started_at is wall time in seconds since the epoch, 0 when it never ran.
+
+    unready_reason says why ready is false; log_path is the file with the output of the current or last run.
+    """
 
     worker_id: str
     allocation_id: str
@@ -48,3 +94,5 @@ class Worker:
     restart_policy: RestartPolicy
     revision: Revision
     ready: bool
+    unready_reason: str = ""
+    log_path: str = ""

@@ -11,7 +11,7 @@ What a command changed is published before its answer is given, so that who asks
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,6 +32,8 @@ from hypervisor.model import (
     Refusal,
     RefusalReason,
     Revision,
+    Worker,
+    WorkerSpec,
 )
 from hypervisor.node.changes import gpu_reference
 from hypervisor.node.publisher import EmitEvent, Publisher
@@ -73,6 +75,14 @@ class Cards(Protocol):
     async def holders(self, uuid: str) -> tuple[int, ...]: ...
 
 
+class Workers(Protocol):
+    """What the commands need of the supervised workers."""
+
+    async def start(self, spec: WorkerSpec) -> Worker: ...
+
+    async def stop(self, worker_id: str, *, grace_seconds: float | None, forget: bool) -> Worker: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandStatistics:
     """Commands since the start: done, refused (dry runs included), and waiting for their turn now."""
@@ -93,8 +103,12 @@ class Commands:
         publisher: Publisher,
         emit: EmitEvent,
         environment: Mapping[str, str] | None = None,
+        worker_grace: Callable[[], float] = lambda: 10.0,
     ) -> None:
-        """environment: what a workload needs besides what its allocation says, on a simulated machine."""
+        """environment: what a workload needs besides what its allocation says, on a simulated machine.
+        worker_grace: seconds between the request to a worker to stop and its kill."""
+        self.workers: Workers | None = None  # set once they are supervised
+        self._worker_grace = worker_grace
         self._grants = grants
         self._cards = cards
         self._publisher = publisher
@@ -113,7 +127,7 @@ class Commands:
             allocation, existed = self._grants.allocate(spec, self._cards.inventory, dry_run=dry_run, reserved=reserved)
             if publish and not dry_run:
                 self._publisher.publish()
-            return allocation, existed, {**self._grants.environment(allocation), **self._environment}
+            return allocation, existed, self.environment_of(allocation)
 
     async def update_limits(
         self, allocation_id: str, devices: tuple[DeviceRequest, ...], expected: Revision | None
@@ -163,6 +177,34 @@ class Commands:
             await self._cards.attach(gpu.identity.uuid)
             self._publisher.publish()
             self._emit(EventType.NORMAL, "GPUAttached", gpu_reference(gpu), "the card is in use again")
+
+    @property
+    def worker_grace_seconds(self) -> float:
+        """Time between the request to a worker to stop and its kill, where none is given."""
+        return self._worker_grace()
+
+    async def start_worker(self, spec: WorkerSpec) -> Worker:
+        """Have a worker run. Takes no turn: it may wait for a program. Raises Refusal."""
+        with self._counting():
+            worker = await self._supervised().start(spec)
+            self._publisher.publish()
+            return worker
+
+    async def stop_worker(self, worker_id: str, *, grace_seconds: float | None, forget: bool) -> Worker:
+        """Stop a worker. Takes no turn. Raises Refusal."""
+        with self._counting():
+            worker = await self._supervised().stop(worker_id, grace_seconds=grace_seconds, forget=forget)
+            self._publisher.publish()
+            return worker
+
+    def environment_of(self, allocation: Allocation) -> Mapping[str, str]:
+        """What a process of an allocation needs in its environment, here."""
+        return {**self._grants.environment(allocation), **self._environment}
+
+    def _supervised(self) -> Workers:
+        if self.workers is None:
+            raise Refusal(RefusalReason.NOT_READY, "workers are not supervised yet", remedy="try again soon")
+        return self.workers
 
     @property
     def refusals(self) -> Mapping[RefusalReason, int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,8 @@ from hypervisor.node.publisher import Publisher
 from hypervisor.node.reporter import Reporter
 from hypervisor.node.revisions import Revisions
 from hypervisor.node.state import NodeState, Parts
+from hypervisor.node.workers import NodeWorkers
+from hypervisor.workers import WorkerSettings, open_supervisor
 
 if TYPE_CHECKING:
     from hypervisor.node.kubernetes import KubernetesNode
@@ -91,6 +93,7 @@ class NodeCore:
             publisher=self._publisher,
             emit=journal.emit,
             environment=self._workload_environment,
+            worker_grace=lambda: self._live.settings.worker_grace_seconds,
         )
         self.control = Control(
             steps=allocations,
@@ -152,6 +155,32 @@ class NodeCore:
         self._live.declarations = declarations
         self.add_feed("declarations", declarations)
         return declarations
+
+    @asynccontextmanager
+    async def open_workers(self) -> AsyncIterator[NodeWorkers]:
+        """Supervise workers for as long as the block runs; those of the daemon before are adopted. Raises Refusal."""
+        changed: list[Callable[[], None]] = []
+        async with open_supervisor(
+            WorkerSettings.of(self._live.settings),
+            next_revision=self.state.next_revision,
+            emit=self._journal.emit,
+            changed=lambda: changed[0]() if changed else None,
+        ) as supervisor:
+            workers = NodeWorkers(
+                supervisor,
+                allocations=lambda: self._allocations.all,
+                environment=self.commands.environment_of,
+            )
+            changed.append(workers.note_change)
+            self._live.workers = self.commands.workers = workers
+            self.add_feed("workers", supervisor)
+            self._publisher.publish()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(supervisor.adopted)
+                nursery.start_soon(workers.publish_changes, self._publisher.publish)
+                nursery.start_soon(workers.end_orphans, self.state.wait)
+                yield workers
+                nursery.cancel_scope.cancel()
 
     def snapshot(self) -> NodeSnapshot:
         """The current state, for the pages."""

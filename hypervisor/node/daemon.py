@@ -115,6 +115,7 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             revisions=revisions,
             machine=machine,
         )
+        await stack.enter_async_context(node.open_workers())
         listeners, url = await open_listeners(settings.http_listen, settings.http_port, holder=tcp_port_holder)
         server = await stack.enter_async_context(
             open_node_server(

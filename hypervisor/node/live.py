@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypervisor.allocations import Allocations
 from hypervisor.config import Settings
 from hypervisor.gpu import GpuReader
-from hypervisor.model import Allocation, Condition, HealthCode, Inventory
+from hypervisor.model import Allocation, Condition, HealthCode, Inventory, Worker
 from hypervisor.node.control import Intervals
 from hypervisor.node.declarations import Declarations
 from hypervisor.node.derive import Ratios
@@ -17,6 +17,7 @@ from hypervisor.node.kubernetes_view import KubernetesView
 from hypervisor.node.publisher import failed
 from hypervisor.node.reporter import Reporter
 from hypervisor.node.revisions import Revisions
+from hypervisor.node.workers import NodeWorkers
 
 
 class Live:
@@ -42,6 +43,7 @@ class Live:
         self.reporter: Reporter | None = None
         self.kubernetes: KubernetesView | None = None
         self.declarations: Declarations | None = None
+        self.workers: NodeWorkers | None = None
 
     @property
     def inventory(self) -> Inventory:
@@ -53,6 +55,11 @@ class Live:
     def used_by(self) -> Mapping[str, str]:
         """By GPU UUID, who else has a card, where Kubernetes knows."""
         return {} if self.kubernetes is None else self.kubernetes.used_by
+
+    @property
+    def supervised(self) -> tuple[Worker, ...]:
+        """All workers."""
+        return () if self.workers is None else self.workers.workers
 
     async def detach(self, uuid: str) -> None:
         """Let go of a card. Raises Refusal."""

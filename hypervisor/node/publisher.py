@@ -15,6 +15,7 @@ from hypervisor.model import (
     Inventory,
     NodeSnapshot,
     ObjectReference,
+    Worker,
 )
 from hypervisor.node.changes import changes
 from hypervisor.node.derive import Ratios
@@ -51,6 +52,9 @@ class Sources(Protocol):
     @property
     def used_by(self) -> Mapping[str, str]: ...
 
+    @property
+    def supervised(self) -> tuple[Worker, ...]: ...
+
 
 class Publisher:
     """The only caller of NodeState.update(). For the trio main thread."""
@@ -82,6 +86,7 @@ class Publisher:
                 usages=tuple(usage for usage in self._usages if usage.allocation_id in living),
                 conditions=sources.conditions,
                 used_by=sources.used_by,
+                workers=sources.supervised,
             )
         )
         if changed:

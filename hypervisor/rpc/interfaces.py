@@ -14,6 +14,8 @@ from hypervisor.model import (
     Event,
     ProcessOnGpu,
     Revision,
+    Worker,
+    WorkerSpec,
 )
 
 
@@ -40,6 +42,19 @@ class NodeCommands(Protocol):
 
     async def attach_gpu(self, uuid: str) -> None:
         """Take a detached card back."""
+        ...
+
+    async def start_worker(self, spec: WorkerSpec) -> Worker:
+        """Have a worker run; the devices, limits and environment of its allocation are added."""
+        ...
+
+    async def stop_worker(self, worker_id: str, *, grace_seconds: float | None, forget: bool) -> Worker:
+        """Stop a worker, and remove it from the list when forget is set."""
+        ...
+
+    @property
+    def worker_grace_seconds(self) -> float:
+        """Time between the request to a worker to stop and its kill, where none is given."""
         ...
 
 

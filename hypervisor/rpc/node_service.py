@@ -167,12 +167,20 @@ class NodeService:
     @unary
     async def StartWorker(self, request: pb.StartWorkerRequest) -> pb.StartWorkerResponse:
         self._require_admin("StartWorker")
-        raise _not_in_this_version("supervised workers")
+        grace = self._commands.worker_grace_seconds
+        spec = convert.worker_spec_from_proto(request, default_grace_seconds=grace)
+        worker = await self._host.call_trio(self._commands.start_worker, spec)
+        return pb.StartWorkerResponse(worker=convert.worker_to_proto(worker))
 
     @unary
     async def StopWorker(self, request: pb.StopWorkerRequest) -> pb.StopWorkerResponse:
         self._require_admin("StopWorker")
-        raise _not_in_this_version("supervised workers")
+        grace, name, forget = convert.grace_from_proto(request), request.worker_id, request.forget
+
+        async def stop() -> Worker:
+            return await self._commands.stop_worker(name, grace_seconds=grace, forget=forget)
+
+        return pb.StopWorkerResponse(worker=convert.worker_to_proto(await self._host.call_trio(stop)))
 
     @unary
     async def ListEvents(self, request: pb.ListEventsRequest) -> pb.ListEventsResponse:

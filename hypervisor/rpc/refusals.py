@@ -19,6 +19,8 @@ STATUS_CODES: Mapping[RefusalReason, code_pb2.Code] = {
     RefusalReason.ALLOCATION_NOT_FOUND: code_pb2.NOT_FOUND,
     RefusalReason.WORKER_NOT_FOUND: code_pb2.NOT_FOUND,
     RefusalReason.ALLOCATION_EXISTS: code_pb2.ALREADY_EXISTS,
+    RefusalReason.WORKER_EXISTS: code_pb2.ALREADY_EXISTS,
+    RefusalReason.WORKER_FAILED: code_pb2.FAILED_PRECONDITION,
     RefusalReason.REVISION_MISMATCH: code_pb2.ABORTED,
     RefusalReason.PAGE_EXPIRED: code_pb2.ABORTED,
     RefusalReason.LIMIT_BELOW_REQUEST: code_pb2.INVALID_ARGUMENT,

@@ -23,6 +23,7 @@ from hypervisor.rpc.convert.to_proto import (
     topology_to_proto,
     worker_to_proto,
 )
+from hypervisor.rpc.convert.workers import grace_from_proto, worker_spec_from_proto
 
 __all__ = [
     "Moment",
@@ -31,6 +32,7 @@ __all__ = [
     "diagnosis_to_proto",
     "event_to_proto",
     "gpu_to_proto",
+    "grace_from_proto",
     "identifier",
     "node_to_proto",
     "process_to_proto",
@@ -39,5 +41,6 @@ __all__ = [
     "spec_from_proto",
     "spec_to_proto",
     "topology_to_proto",
+    "worker_spec_from_proto",
     "worker_to_proto",
 ]

@@ -280,13 +280,15 @@ def worker_to_proto(worker: Worker) -> pb.Worker:
         restarts=worker.restarts,
         last_exit_reason=worker.last_exit_reason,
         last_output_lines=worker.last_output_lines,
-        started_at=wall_timestamp(worker.started_at),
+        started_at=wall_timestamp(worker.started_at) if worker.started_at else None,
         isolation=enums.ISOLATION_MODES[worker.isolation],
         effective_sm_percent=worker.effective_sm_percent,
         memory_limit_bytes=worker.memory_limit_bytes,
         restart_policy=enums.RESTART_POLICIES[worker.restart_policy],
         revision=revision_to_proto(worker.revision),
         ready=worker.ready,
+        unready_reason=worker.unready_reason,
+        log_path=worker.log_path,
     )
 
 

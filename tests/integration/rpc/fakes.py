@@ -17,6 +17,8 @@ from hypervisor.model import (
     Refusal,
     RefusalReason,
     Revision,
+    Worker,
+    WorkerSpec,
 )
 from tests import builders
 
@@ -69,6 +71,16 @@ class FakeCommands:
     async def attach_gpu(self, uuid: str) -> None:
         self.calls.append(("attach_gpu", uuid))
         raise ValueError("a defect on purpose")
+
+    worker_grace_seconds = 10.0
+
+    async def start_worker(self, spec: WorkerSpec) -> Worker:
+        self.calls.append(("start_worker", spec))
+        return builders.make_worker(spec.worker_id, command=spec.command, allocation_id=spec.allocation_id)
+
+    async def stop_worker(self, worker_id: str, *, grace_seconds: float | None, forget: bool) -> Worker:
+        self.calls.append(("stop_worker", worker_id, grace_seconds, forget))
+        return builders.make_worker(worker_id)
 
     def _find(self, allocation_id: str) -> Allocation:
         if allocation_id not in self.allocations:

@@ -21,6 +21,7 @@ from hypervisor.gpu.health.monitor import HealthStatistics
 from hypervisor.metrics import COLLECTORS, Exposition, MetricsView
 from hypervisor.model import Figure, NodeIdentity, NodeSnapshot, RefusalReason, Revision
 from hypervisor.node.derive import Ratios, derive_gpus
+from tests import builders
 from tests import node_values as v
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics.txt"
@@ -65,7 +66,7 @@ def view(allocations=(), usages=(), devices=None) -> MetricsView:
         gpus=gpus,
         allocations=tuple(allocations),
         usages=tuple(usages),
-        workers=(),
+        workers=(builders.make_worker(),),
         simulated=True,
     )
     return MetricsView(

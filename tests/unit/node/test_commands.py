@@ -30,6 +30,7 @@ class Node:
 
     conditions = ()
     used_by: ClassVar[dict[str, str]] = {}
+    supervised = ()
     ratios = Ratios(tflops=1.0, vram=1.0)
 
     def __init__(self, path) -> None:

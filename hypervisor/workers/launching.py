@@ -1,0 +1,89 @@
+"""Starting a shim: as a process of ours that leaves us, or through a launcher that lives elsewhere."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import trio
+
+from hypervisor.workers.settings import WorkerSettings
+
+START_SECONDS = 10.0
+_LOCKED, _DONE = 75, 0  # exit statuses of the shim; shim/shim.h
+
+
+class LaunchError(Exception):
+    """A shim could not be started; the text says why and what to do."""
+
+
+async def launch(settings: WorkerSettings, directory: Path) -> bool:
+    """Start the shim of a worker's directory; True when its status has been written.
+
+    False: another shim keeps this worker already. Cancelled, it may have been started. Raises LaunchError.
+    """
+    # Cut short, we would not know whether it runs: the start is awaited also while the daemon stops.
+    with trio.CancelScope(shield=True), trio.move_on_after(START_SECONDS):
+        if settings.launcher is not None:
+            status, words = await _through(settings.launcher, directory)
+        else:
+            status, words = await _directly(settings.shim, directory)
+        if status == _LOCKED:
+            return False
+        if status != _DONE:
+            raise LaunchError(f"the shim did not start: {words or f'it ended with {status}'}")
+        return True
+    raise LaunchError(f"the shim did not start within {START_SECONDS:g} s; is the machine overloaded?")
+
+
+def prepare_cgroup(parent: Path, worker_id: str) -> Path:
+    """A cgroup of its own for a worker. Raises LaunchError."""
+    path = parent / worker_id
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not (path / "cgroup.procs").exists():
+            raise LaunchError(f"{path} is no cgroup: {parent} is not in a cgroup-v2 file system; set worker_cgroup")
+    except OSError as error:
+        raise LaunchError(f"can't make the cgroup {path}: {error.strerror}; set worker_cgroup") from error
+    return path
+
+
+def remove_cgroup(parent: Path, worker_id: str) -> None:
+    """Remove a worker's cgroup, unless something is still in it."""
+    try:
+        (parent / worker_id).rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EBUSY, errno.ENOTEMPTY):
+            raise
+
+
+async def _directly(shim: Path, directory: Path) -> tuple[int, str]:
+    try:
+        done = await trio.run_process(
+            [str(shim), str(directory)],
+            stdin=subprocess.DEVNULL,
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            # What a workload is given is in the start file; what the daemon has is not for it.
+            env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+        )
+    except OSError as error:
+        raise LaunchError(f"{shim} can't be run: {error.strerror}; was the package installed whole?") from error
+    return done.returncode, done.stderr.decode(errors="replace").strip()
+
+
+async def _through(socket_path: Path, directory: Path) -> tuple[int, str]:
+    try:
+        async with await trio.open_unix_socket(str(socket_path)) as stream:
+            await stream.send_all(f"{directory}\n".encode())
+            answer = await stream.receive_some(64)
+    except (OSError, trio.BrokenResourceError) as error:
+        raise LaunchError(
+            f"the launcher at {socket_path} can't be reached ({error}); is its Pod or unit running?"
+        ) from error
+    if not answer.strip().isdigit():
+        raise LaunchError(f"the launcher at {socket_path} gave no answer; its log says more")
+    return int(answer), "the launcher refused it; its root must be the daemon's directory of workers"

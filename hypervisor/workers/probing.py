@@ -1,0 +1,85 @@
+"""Probes: one look at a worker, and the verdict over several looks."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from hypervisor.model import Probe
+
+# One look: "" when all is well, else what is wrong. Cancelled when it takes too long.
+Look = Callable[[], Awaitable[str]]
+_WORDS = 200
+
+
+def look_of(probe: Probe, environment: Mapping[str, str]) -> Look:
+    """The look that a probe describes; a command runs in the worker's environment."""
+    if probe.command:
+        return lambda: _command(probe.command, environment)
+    if probe.unix_socket:
+        return lambda: _socket(probe.unix_socket)
+    return lambda: _file(Path(probe.file))
+
+
+async def once(look: Look, timeout_seconds: float) -> str:
+    """One look with its deadline. Cancelling ends it."""
+    with trio.move_on_after(timeout_seconds):
+        return await look()
+    return f"no answer within {timeout_seconds:g} s"
+
+
+@dataclass(slots=True)
+class Strikes:
+    """Counts failures in a row; what is wrong counts from the threshold on."""
+
+    threshold: int
+    count: int = 0
+    reason: str = ""
+
+    def note(self, wrong: str) -> bool:
+        """Note one look; True when the threshold is reached."""
+        self.count, self.reason = (self.count + 1, wrong) if wrong else (0, "")
+        return self.count >= self.threshold
+
+    def words(self, what: str) -> str:
+        """For people, once the threshold is reached."""
+        return f"{what} probe failed {self.count} times in a row: {self.reason}"
+
+
+async def _command(command: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    try:
+        done = await trio.run_process(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            capture_stdout=True,
+            stderr=subprocess.STDOUT,
+            check=False,
+            env=dict(environment),
+        )
+    except OSError as error:
+        return f"{command[0]} can't be run: {error.strerror}"
+    if done.returncode == 0:
+        return ""
+    words = " ".join(done.stdout.decode(errors="replace").split())[:_WORDS]
+    return f"{Path(command[0]).name} ended with {done.returncode}" + (f": {words}" if words else "")
+
+
+async def _socket(path: str) -> str:
+    try:
+        async with await trio.open_unix_socket(path):
+            return ""
+    except OSError as error:
+        return f"{path} takes no connection: {error.strerror or error}"
+
+
+async def _file(path: Path) -> str:
+    await trio.lowlevel.checkpoint()
+    return "" if _exists(path) else f"{path} is not there"
+
+
+def _exists(path: Path) -> bool:
+    return path.exists()

@@ -1,0 +1,63 @@
+"""What is kept of a worker over restarts of the daemon: one file in its directory, whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from hypervisor.durable import write_atomically
+from hypervisor.model import WorkerSpec
+
+VERSION = 1
+_NAME = "worker.json"
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """wanted: it should run. run: number of the last start. failures: ends in a row, for the back-off.
+
+    stop_reason: why it is not wanted. boot_id: the boot of the last start.
+    """
+
+    version: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)] = VERSION
+    spec: WorkerSpec
+    wanted: bool = True
+    run: int = 0
+    restarts: int = 0
+    failures: int = 0
+    boot_id: str = ""
+    started_at: float = 0.0
+    last_exit_reason: str = ""
+    last_output_lines: tuple[str, ...] = ()
+    stop_reason: str = ""
+    given_up: bool = False
+
+
+def save(directory: Path, record: WorkerRecord) -> None:
+    """Replace the record. Raises OSError."""
+    write_atomically(directory / _NAME, msgspec.json.encode(record))
+
+
+def load_all(directory: Path) -> tuple[dict[Path, WorkerRecord], dict[Path, str]]:
+    """By directory, the records that are there, and why others can't be read. Raises OSError."""
+    found: dict[Path, WorkerRecord] = {}
+    damaged: dict[Path, str] = {}
+    for path in sorted(directory.iterdir()):
+        if path.name.startswith(".") or not path.is_dir():
+            continue
+        try:
+            record = msgspec.json.decode((path / _NAME).read_bytes(), type=WorkerRecord)
+            if record.spec.worker_id != path.name:
+                damaged[path] = f"it is of the worker {record.spec.worker_id}"
+            else:
+                found[path] = record
+        except (OSError, ValueError) as error:
+            damaged[path] = str(error)
+    return found, damaged
+
+
+def forget(directory: Path) -> None:
+    """Remove a worker's directory with its logs. Raises OSError."""
+    shutil.rmtree(directory)

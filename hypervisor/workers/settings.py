@@ -1,0 +1,44 @@
+"""What the supervisor is told by the daemon's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import hypervisor
+from hypervisor.config import Settings
+from hypervisor.workers.backoff import Backoff
+from hypervisor.workers.placing import cgroup_for
+
+SHIM = Path(hypervisor.__file__).resolve().parent / "native" / "worker-shim"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """directory: one folder a worker below it. launcher: unix socket of a launcher, None to start shims ourselves.
+    cgroup: cgroup-v2 directory for workers, None to leave them where they are started."""
+
+    directory: Path
+    launcher: Path | None = None
+    cgroup: Path | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+    log_bytes: int = 2**20
+    log_files: int = 3
+    shim: Path = SHIM
+
+    @classmethod
+    def of(cls, settings: Settings) -> WorkerSettings:
+        """From the daemon's settings."""
+        return cls(
+            directory=settings.state_path / "workers",
+            launcher=Path(settings.worker_launcher.removeprefix("unix:")) if settings.worker_launcher else None,
+            # A launcher starts them where it lives itself.
+            cgroup=None if settings.worker_launcher else cgroup_for(settings.worker_cgroup, settings.state_path),
+            backoff=Backoff(
+                first_seconds=settings.worker_backoff_seconds,
+                most_seconds=max(settings.worker_backoff_most_seconds, settings.worker_backoff_seconds),
+                reset_seconds=settings.worker_backoff_reset_seconds,
+            ),
+            log_bytes=settings.worker_log_mebibytes * 2**20,
+            log_files=settings.worker_log_files,
+        )

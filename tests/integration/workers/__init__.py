@@ -1,0 +1,1 @@
+"""Workers under supervision, with the real shim."""

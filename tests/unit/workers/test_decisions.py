@@ -1,0 +1,115 @@
+"""Decisions of the supervisor: back-off, what follows from an end, and what a shim's words mean."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hypervisor.model import RestartPolicy, WorkerSpec
+from hypervisor.workers.backoff import Backoff
+from hypervisor.workers.decisions import Verdict, after_end
+from hypervisor.workers.placing import _root
+from hypervisor.workers.shim_files import last_lines, read_status, reason, write_start
+
+BACKOFF = Backoff(first_seconds=0.25, most_seconds=10, reset_seconds=60)
+
+
+def test_the_wait_doubles_to_its_bound_and_begins_anew_after_a_long_run() -> None:
+    assert [BACKOFF.delay(failures) for failures in range(1, 8)] == [0.25, 0.5, 1, 2, 4, 8, 10]
+    assert BACKOFF.delay(10**6) == 10  # no number is too large
+    assert BACKOFF.failures_after(6, ran_seconds=59.9) == 7
+    assert BACKOFF.failures_after(6, ran_seconds=60.0) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted", "clean", "verdict"),
+    [
+        (RestartPolicy.ALWAYS, True, True, Verdict(again=True, delay_seconds=1, failures=3)),
+        (RestartPolicy.ALWAYS, True, False, Verdict(again=True, delay_seconds=1, failures=3)),
+        (RestartPolicy.ON_FAILURE, True, False, Verdict(again=True, delay_seconds=1, failures=3)),
+        (RestartPolicy.ON_FAILURE, True, True, Verdict(again=False)),
+        (RestartPolicy.NEVER, True, False, Verdict(again=False, given_up=True)),
+        (RestartPolicy.NEVER, True, True, Verdict(again=False)),
+        (RestartPolicy.ALWAYS, False, False, Verdict(again=False)),  # told to stop: no failure, whatever it said
+    ],
+)
+def test_what_follows_from_an_end(policy: RestartPolicy, wanted: bool, clean: bool, verdict: Verdict) -> None:
+    found = after_end(policy, wanted=wanted, clean=clean, ran_seconds=5, failures=2, backoff=BACKOFF)
+    assert found == verdict
+
+
+STATUS = """state {state}
+run 3
+shim 100
+shim_start 7
+child 101
+child_start 8
+pid_namespace 9
+started_ms 1000
+ended_ms 3500
+exit {exit}
+signal {signal}
+stopping {stopping}
+killed_late {late}
+failure {failure}
+step {step}
+cgroup_failure 0
+dropped 0
+end 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"exit": 3}, "exited with 3"),
+        ({"signal": 11}, "killed by SIGSEGV"),
+        ({"signal": 60}, "killed by signal 60"),
+        ({"signal": 15, "stopping": 1}, "killed by SIGTERM, stopped"),
+        ({"signal": 9, "stopping": 1, "late": 1}, "killed by SIGKILL, after the grace of the stop had passed"),
+        ({"state": "failed", "failure": 13, "step": "exec"}, "can't be executed: Permission denied"),
+    ],
+)
+def test_reasons(tmp_path: Path, parts: dict[str, object], words: str) -> None:
+    base = {"state": "exited", "exit": -1, "signal": 0, "stopping": 0, "late": 0, "failure": 0, "step": "-"}
+    (tmp_path / "status").write_text(STATUS.format(**(base | parts)))
+    status = read_status(tmp_path)
+    assert status is not None
+    assert reason(status) == words
+
+
+@pytest.mark.parametrize("text", ["", "state running\nrun 1\n", STATUS.replace("run 3", "run x"), "\xff\xfe"])
+def test_a_status_that_is_not_whole_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "status").write_bytes(text.encode("latin-1"))
+    assert read_status(tmp_path) is None
+
+
+def test_last_lines_are_of_this_run_and_printable(tmp_path: Path) -> None:
+    (tmp_path / "log.1").write_text("of the run before\n")
+    (tmp_path / "log").write_bytes(b"a\nb\x1b[31m\nc \xff\n")
+    os.utime(tmp_path / "log.1", (1000, 1000))
+    assert last_lines(tmp_path, since=2000) == ("a", "b [31m", "c \ufffd")
+    (tmp_path / "log").write_bytes(b"")
+    assert last_lines(tmp_path, since=2000) == ()
+    assert last_lines(tmp_path, since=500) == ("of the run before",)  # which is this one, rotated a moment ago
+
+
+def test_a_start_file_can_not_be_broken_out_of(tmp_path: Path) -> None:
+    spec = WorkerSpec(worker_id="w", command=("a\0end",))
+    with pytest.raises(ValueError, match="number 0"):
+        write_start(tmp_path, spec, run=1, log_bytes=1, log_files=1, cgroup=None)
+
+
+@pytest.mark.parametrize(
+    ("line", "root"),
+    [
+        ("30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw", "/sys/fs/cgroup"),
+        ("30 23 0:26 / /sys/fs/cgroup ro,nosuid shared:4 - cgroup2 cgroup2 rw", None),
+        ("30 23 0:26 /kubepods/x /sys/fs/cgroup rw - cgroup2 cgroup2 rw", None),  # a container's part of it
+        ("31 23 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu", None),
+    ],
+)
+def test_the_whole_cgroup_tree_is_found_and_no_part_of_it(line: str, root: str | None) -> None:
+    assert _root([line]) == (Path(root) if root else None)
