@@ -325,8 +325,10 @@ class ReportService:
         self._check_simulated(link, [*snapshot.state.gpus, snapshot.state.node])
         before = self._registry.version
         self._registry.apply_snapshot(node, at, snapshot.state)
+        # A stream's first snapshot is acknowledged at once, also when it brought no news: the node has arrived.
+        news = self._registry.version != before or not link.has_reported
         link.has_reported = True
-        self._writer.revision_received(node, facts=self._registry.version != before)
+        self._writer.revision_received(node, facts=news)
 
     def _check_simulated(self, link: ReportLink, objects: list[Any]) -> None:
         """A node that hid in its hello that it is simulated."""

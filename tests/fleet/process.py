@@ -54,6 +54,7 @@ class AggregatorProcess:
 
     def __init__(self, directory: Path, *flags: str, heartbeat_seconds: float = 0.5, tls: Path | None = None) -> None:
         """tls: its folder of certificates; without one, TCP is open to everybody."""
+        self.prefix: tuple[str, ...] = ()  # a command that execs its arguments
         self._security = ["--insecure"] if tls is None else ["--tls-dir", str(tls)]
         self.store = directory / "store.db"
         self.port = free_port()
@@ -73,6 +74,7 @@ class AggregatorProcess:
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
                 [
+                    *self.prefix,
                     *PROGRAM,
                     "aggregator",
                     "--listen",
