@@ -17,6 +17,11 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import msgspec
 
 ENVIRONMENT_PREFIX = "HYPERVISOR_"
+# A label as Kubernetes has them: a name, with or without a domain before it, and a value that may be empty.
+_LABEL = (
+    r"^([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+    r"=([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$"
+)
 
 
 class SettingsError(ValueError):
@@ -53,6 +58,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     simulate: Annotated[str, _setting("Profile or machine file of a simulated machine to run on, for trying out")] = ""
     node_name: Annotated[str, _setting("Name of this node; the host name by default")] = ""
+    node_label: Annotated[
+        tuple[Annotated[str, msgspec.Meta(pattern=_LABEL)], ...],
+        _setting("Labels of this node, NAME=VALUE, by which pools select it; may be given several times"),
+    ] = ()
     listen: Annotated[
         tuple[str, ...],
         _setting("Addresses of the gRPC API for queries, unix:PATH or HOST:PORT; may be given several times"),
@@ -197,6 +206,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def host_root_path(self) -> Path:
         return Path(self.host_root or "/")
+
+    @property
+    def node_labels(self) -> tuple[tuple[str, str], ...]:
+        """Name and value of each label, by name; of a name that is given twice, the last."""
+        found = dict(label.split("=", 1) for label in self.node_label)
+        return tuple(sorted(found.items()))
 
     @property
     def read_addresses(self) -> tuple[str, ...]:

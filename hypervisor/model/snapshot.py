@@ -49,6 +49,7 @@ class NodeSnapshot:
     usages: tuple[AllocationUsage, ...]
     workers: tuple[Worker, ...]
     simulated: bool
+    labels: tuple[tuple[str, str], ...] = ()
 
     def gpu(self, uuid: str) -> Gpu | None:
         """The device of this UUID, case ignored; None when there is none."""

@@ -76,6 +76,7 @@ class NodeCore:
             identity=start.identity,
             version=hypervisor.__version__,
             started_at=time.time(),
+            labels=settings.node_labels,
             revisions=revisions,
             parts=Parts(
                 inventory=reader.inventory,

@@ -60,6 +60,7 @@ class NodeState:
         identity: NodeIdentity,
         version: str,
         started_at: float,
+        labels: tuple[tuple[str, str], ...] = (),
         revisions: Revisions,
         parts: Parts,
         wall_clock: Callable[[], float],
@@ -81,6 +82,7 @@ class NodeState:
             usages=(),
             workers=(),
             simulated=parts.inventory.simulated,
+            labels=labels,
         )
         self._parts = parts
         self._snapshot = self._publish(compose(parts, empty, now=wall_clock()))

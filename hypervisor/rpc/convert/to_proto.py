@@ -312,6 +312,7 @@ def node_to_proto(snapshot: NodeSnapshot, now: Moment) -> pb.Node:
         started_at=wall_timestamp(snapshot.started_at),
         simulated=snapshot.simulated,
         host_memory_bytes=snapshot.system.host_memory_bytes,
+        labels=dict(snapshot.labels),
     )
 
 
