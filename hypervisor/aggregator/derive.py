@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hypervisor.aggregator.selectors import NodeSelector
 from hypervisor.v1 import cluster_pb2, types_pb2
 
 PHASE_PENDING = "Pending"
@@ -33,14 +34,18 @@ def liveness(silent_seconds: float, *, late_after: float, lost_after: float) -> 
     return cluster_pb2.LIVENESS_FRESH
 
 
-def pools(labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Pools of a node: each label tensor-fusion.ai/pool-NAME=true puts it into one; without any it is in "default"."""
-    named = sorted(
+def pools(
+    labels: Mapping[str, str], *, name: str = "", selectors: Mapping[str, NodeSelector] | None = None
+) -> tuple[str, ...]:
+    """Pools of a node: those that select it by its labels or its name, and each that a label
+    tensor-fusion.ai/pool-NAME=true names; in none of them it is in "default"."""
+    found = {
         key.removeprefix(_POOL_LABEL)
         for key, value in labels.items()
         if key.startswith(_POOL_LABEL) and value == "true" and len(key) > len(_POOL_LABEL)
-    )
-    return tuple(named) or (DEFAULT_POOL,)
+    }
+    found.update(pool for pool, selector in (selectors or {}).items() if selector.matches(labels, name=name))
+    return tuple(sorted(found)) or (DEFAULT_POOL,)
 
 
 def worst_tier(gpu: types_pb2.Gpu) -> int:

@@ -60,9 +60,17 @@ class EventLog:
         """Wait until more may be added. Cancelling it changes nothing."""
         await self._room.wait()
 
-    def take(self) -> Sequence[EventRow]:
-        """All that waits, for a commit; to be given back when that fails."""
-        taken, self._waiting = self._waiting, []
+    @property
+    def waiting(self) -> int:
+        """How many wait, those that are being committed not among them."""
+        return len(self._waiting)
+
+    def take(self, most: int | None = None) -> Sequence[EventRow]:
+        """The first so many that wait, None: all, for a commit; to be given back when that fails."""
+        if most is None:
+            taken, self._waiting = self._waiting, []
+        else:
+            taken, self._waiting = self._waiting[:most], self._waiting[most:]
         return taken
 
     def give_back(self, rows: Sequence[EventRow]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from hypervisor.aggregator import derive
+from hypervisor.aggregator.summaries import Share
 from hypervisor.v1 import cluster_pb2, types_pb2
 
 Position = tuple[int, int]  # (epoch, revision) or (epoch, sequence)
@@ -32,6 +33,7 @@ class NodeRecord:
         "digest",
         "gpus",
         "held",
+        "labels",
         "last_seen_at",
         "last_seen_wall",
         "latest",
@@ -40,6 +42,7 @@ class NodeRecord:
         "name",
         "pools",
         "received_at",
+        "reported_labels",
         "simulated",
         "stored_events",
         "uid",
@@ -52,6 +55,9 @@ class NodeRecord:
         self.boot_id = ""
         self.simulated = False
         self.pools: tuple[str, ...] = (derive.DEFAULT_POOL,)
+        # As the node says them, and with those of its Node object, which count more.
+        self.reported_labels: dict[str, str] = {}
+        self.labels: dict[str, str] = {}
         # The Node message as last reported, and the digest of its facts.
         self.latest = b""
         self.digest = 0
@@ -62,7 +68,8 @@ class NodeRecord:
         self.gpus: dict[str, GpuObject] = {}
         # GPUs that this node reports and another node holds.
         self.contested: set[str] = set()
-        self.allocations: dict[str, tuple[str, ...]] = {}
+        # By allocation id: its share of each GPU.
+        self.allocations: dict[str, tuple[Share, ...]] = {}
         self.liveness: cluster_pb2.Liveness = cluster_pb2.LIVENESS_FRESH
         self.last_seen_at = 0.0
         self.last_seen_wall = 0.0
@@ -71,7 +78,7 @@ class NodeRecord:
 
     def busy(self, name: str) -> bool:
         """Whether an allocation of the node is on this GPU."""
-        return any(name in names for names in self.allocations.values())
+        return any(share.gpu == name for held in self.allocations.values() for share in held)
 
 
 class GpuObject:
@@ -79,6 +86,7 @@ class GpuObject:
 
     __slots__ = (
         "allocatable",
+        "apps",
         "available_tflops",
         "available_vram_bytes",
         "digest",
@@ -124,6 +132,8 @@ class GpuObject:
     worst_tier: int
     # A MIG instance: a part of another device, and no capacity of its own.
     partition: bool
+    # Who holds a share: see summaries.running_apps.
+    apps: bytes
     latest: bytes
     digest: int
     received_at: float
@@ -168,6 +178,7 @@ def gpu_object(
     made.vram_ratio = capacity.vram_ratio or 1.0
     made.worst_tier = derive.worst_tier(gpu)
     made.partition = gpu.HasField("partition")
+    made.apps = b""
     made.latest = latest
     made.digest = digest
     made.received_at = received_at

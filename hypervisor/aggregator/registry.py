@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -18,6 +18,8 @@ from hypervisor.aggregator.facts import node_facts
 from hypervisor.aggregator.recorder import Record
 from hypervisor.aggregator.records import GpuObject, NodeRecord, Position, gpu_object
 from hypervisor.aggregator.reports import ReportedGpu, reported_gpus
+from hypervisor.aggregator.selectors import NodeSelector
+from hypervisor.aggregator.summaries import Share, running_apps, shares
 from hypervisor.v1 import cluster_pb2, node_pb2, types_pb2
 
 log = structlog.get_logger("registry")
@@ -71,9 +73,14 @@ class Registry:
         self.event_positions: dict[str, Position] = {}
         self._observers: list[OnGpuChange] = []
         self._names: Counter[str] = Counter()
-        self.dirty_nodes: set[str] = set()
-        self.dirty_gpus: set[str] = set()
-        self.removed_nodes: set[str] = set()
+        # In the order in which they became dirty, so that a store that takes few at a time takes the oldest first.
+        self.dirty_nodes: dict[str, None] = {}
+        self.dirty_gpus: dict[str, None] = {}
+        # UID -> name.
+        self.removed_nodes: dict[str, str] = {}
+        # Pools that select nodes by their labels, and labels of the cluster's Node objects by node name.
+        self._selectors: Mapping[str, NodeSelector] = {}
+        self._node_labels: dict[str, Mapping[str, str]] = {}
         self._changes = self._unchanged = 0
 
     # --- reading
@@ -128,6 +135,25 @@ class Registry:
         self.gpus[gpu.name] = gpu
         gpu.node.gpus[gpu.name] = gpu
 
+    # --- labels and pools
+
+    def set_node_labels(self, name: str, labels: Mapping[str, str] | None) -> None:
+        """The labels of a Node object of the cluster; None when there is none of this name any more."""
+        if labels is None:
+            self._node_labels.pop(name, None)
+        else:
+            self._node_labels[name] = dict(labels)
+        for node in self.named(name):
+            self._place(node)
+
+    def set_pool_selectors(self, selectors: Mapping[str, NodeSelector]) -> None:
+        """Which nodes which pools select; takes the place of what was set before."""
+        if selectors == self._selectors:
+            return
+        self._selectors = dict(selectors)
+        for node in self.nodes.values():
+            self._place(node)
+
     # --- reports
 
     def add_node(self, uid: str, name: str) -> NodeRecord:
@@ -139,28 +165,29 @@ class Registry:
             node.last_seen_at = node.received_at = self._monotonic()
             node.last_seen_wall = self._wall()
             self._names[name] += 1
-            self.removed_nodes.discard(uid)
-            self.dirty_nodes.add(uid)
+            self.removed_nodes.pop(uid, None)
+            self.dirty_nodes[uid] = None
         return node
 
     def apply_snapshot(self, node: NodeRecord, held: Position, state: node_pb2.NodeSnapshot) -> None:
         """Everything the node knows: what is not in it is gone. Raises ReportError before anything has changed."""
         gpus = reported_gpus(state.gpus, _digests(node), "snapshot.state")
         self._forget_predecessors(node)
-        node.allocations = {a.spec.allocation_id: _gpu_names(a) for a in state.allocations}
+        node.allocations = {a.spec.allocation_id: shares(a) for a in state.allocations}
         self._apply_node(node, state.node)
         reported = {gpu.name for gpu in gpus}
         node.contested &= reported
         for gpu in gpus:
             self._apply_gpu(node, gpu)
         self._drop_missing(node, [name for name in node.gpus if name not in reported])
+        self._apply_shares(node)
         node.held = held
 
     def apply_delta(self, node: NodeRecord, held: Position, delta: node_pb2.NodeDelta) -> None:
         """What changed. The caller has checked that it builds on node.held. Raises ReportError as above."""
         gpus = reported_gpus(delta.gpus, _digests(node), "delta.changes")
         for allocation in delta.allocations:
-            node.allocations[allocation.spec.allocation_id] = _gpu_names(allocation)
+            node.allocations[allocation.spec.allocation_id] = shares(allocation)
         for allocation_id in delta.removed_allocation_ids:
             node.allocations.pop(allocation_id, None)
         if delta.HasField("node"):
@@ -171,6 +198,8 @@ class Registry:
         node.contested -= removed
         missing = [gpu.name for gpu in node.gpus.values() if gpu.missing_since is not None]
         self._drop_missing(node, [*missing, *(name for name in removed if name in node.gpus)])
+        if delta.allocations or delta.removed_allocation_ids:
+            self._apply_shares(node)
         node.held = held
 
     def set_liveness(self, node: NodeRecord, liveness: cluster_pb2.Liveness, *, silent_seconds: float) -> None:
@@ -213,8 +242,8 @@ class Registry:
             self._remove_gpu(name)
         del self.nodes[node.uid]
         self._names[node.name] -= 1
-        self.dirty_nodes.discard(node.uid)
-        self.removed_nodes.add(node.uid)
+        self.dirty_nodes.pop(node.uid, None)
+        self.removed_nodes[node.uid] = node.name
         self.version += 1
 
     # --- inside
@@ -228,7 +257,6 @@ class Registry:
 
     def _apply_node(self, node: NodeRecord, message: types_pb2.Node) -> None:
         latest = message.SerializeToString()
-        pools = derive.pools(message.labels)
         name, boot_id, simulated = message.identity.name, message.identity.boot_id, message.simulated
         digest = hash(node_facts(latest))
         node.latest, node.received_at = latest, self._monotonic()
@@ -238,13 +266,34 @@ class Registry:
             self._names[node.name] -= 1
             self._names[name] += 1
             node.name = name
-        # The name and the pools are part of each GPU object.
-        moved = pools != node.pools
-        node.boot_id, node.simulated, node.pools, node.digest = boot_id, simulated, pools, digest
+        node.boot_id, node.simulated, node.digest = boot_id, simulated, digest
+        node.reported_labels = dict(message.labels)
+        self._node_changed(node)
+        self._place(node)
+
+    def _place(self, node: NodeRecord) -> None:
+        """Labels and pools of a node, from what it says, what its Node object says, and which pools select it."""
+        labels = {**node.reported_labels, **self._node_labels.get(node.name, {})}
+        pools = derive.pools(labels, name=node.name, selectors=self._selectors)
+        if labels == node.labels and pools == node.pools:
+            return
+        moved, node.labels, node.pools = pools != node.pools, labels, pools
         self._node_changed(node)
         if moved:
+            # The pools are part of each GPU object.
             for gpu in tuple(node.gpus.values()):
                 self._put_gpu(gpu.replaced())
+
+    def _apply_shares(self, node: NodeRecord) -> None:
+        """Tell each GPU of the node who holds a share of it."""
+        held: dict[str, list[Share]] = {}
+        for parts in node.allocations.values():
+            for share in parts:
+                held.setdefault(share.gpu, []).append(share)
+        for gpu in tuple(node.gpus.values()):
+            apps = running_apps(held.get(gpu.name, ()))
+            if apps != gpu.apps:
+                self._put_gpu(gpu.replaced(apps=apps))
 
     def _apply_gpu(self, node: NodeRecord, reported: ReportedGpu) -> None:
         if reported.message is None:
@@ -279,6 +328,8 @@ class Registry:
             return
         node.contested.discard(new.name)
         new.liveness = node.liveness
+        if old is not None and old.node is node:
+            new.apps = old.apps
         self._put_gpu(new)
 
     @staticmethod
@@ -296,7 +347,9 @@ class Registry:
                 self._remove_gpu(name)
             elif gpu.missing_since is None:
                 log.warning("a GPU is missing while something runs on it", gpu=name, node=node.name)
-                users = ", ".join(sorted(each for each, names in node.allocations.items() if name in names))
+                users = ", ".join(
+                    sorted(each for each, held in node.allocations.items() if any(share.gpu == name for share in held))
+                )
                 message = f"no longer reported by its node while {users} is on it; its capacity is not counted"
                 uuid = types_pb2.Gpu.FromString(gpu.latest).uuid
                 self._record(node, "GPUMissing", "GPU", uuid, uuid, message, warning=True, allocations=users)
@@ -318,7 +371,7 @@ class Registry:
         self.gpus.move_to_end(gpu.name)
         gpu.node.gpus[gpu.name] = gpu
         self.tombstones.pop(gpu.name, None)
-        self.dirty_gpus.add(gpu.name)
+        self.dirty_gpus[gpu.name] = None
         for observer in self._observers:
             observer(gpu.name, old, gpu)
 
@@ -327,7 +380,9 @@ class Registry:
         del old.node.gpus[name]
         self.version += 1
         self._changes += 1
-        self.dirty_gpus.add(name)
+        self.dirty_gpus[name] = None
+        # Its sums are less.
+        self.dirty_nodes[old.node.uid] = None
         self.tombstones[name] = self.version
         while len(self.tombstones) > self._tombstone_limit:
             _, self._tombstones_from = self.tombstones.popitem(last=False)
@@ -341,13 +396,9 @@ class Registry:
         self.version += 1
         node.version = self.version
         self._changes += 1
-        self.dirty_nodes.add(node.uid)
+        self.dirty_nodes[node.uid] = None
 
 
 def _digests(node: NodeRecord) -> dict[str, int]:
     """Of the GPUs that need no new object when their facts are the same."""
     return {name: gpu.digest for name, gpu in node.gpus.items() if gpu.missing_since is None}
-
-
-def _gpu_names(allocation: types_pb2.Allocation) -> tuple[str, ...]:
-    return tuple(device.gpu_uuid.lower() for device in allocation.devices)

@@ -44,9 +44,10 @@ def node_record(row: NodeRow, *, now: float) -> NodeRecord:
     node.latest = bytes(row.detail)
     try:
         node.digest = hash(node_facts(node.latest))
-        node.pools = derive.pools(types_pb2.Node.FromString(node.latest).labels)
+        node.reported_labels = dict(types_pb2.Node.FromString(node.latest).labels)
     except DecodeError as error:
         raise StoreError(f"the store's row of node {row.name} is damaged; move the store away") from error
+    node.labels, node.pools = dict(node.reported_labels), derive.pools(node.reported_labels)
     lost = row.liveness == cluster_pb2.LIVENESS_LOST
     node.liveness = cluster_pb2.LIVENESS_LOST if lost else cluster_pb2.LIVENESS_LATE
     node.last_seen_wall = row.last_seen_wall
@@ -76,6 +77,7 @@ def gpu_row(gpu: GpuObject) -> GpuRow:
         gpu.missing_since,
         gpu.version,
         gpu_facts(gpu.latest),
+        gpu.apps,
     )
 
 
@@ -92,6 +94,7 @@ def gpu_record(row: GpuRow, node: NodeRecord, *, now: float) -> GpuObject:
     gpu.phase = row.phase
     gpu.missing_since = row.missing_since
     gpu.allocatable = bool(row.allocatable)
+    gpu.apps = bytes(row.apps)
     return gpu
 
 

@@ -37,8 +37,15 @@ CREATE TABLE positions (
 ) WITHOUT ROWID;
 """
 
+_SHARES = """
+ALTER TABLE gpus ADD COLUMN apps BLOB NOT NULL DEFAULT x'';
+"""
+
 # (what it does, statements)
-MIGRATIONS: Sequence[tuple[str, str]] = (("nodes, gpus, events", _FIRST),)
+MIGRATIONS: Sequence[tuple[str, str]] = (
+    ("nodes, gpus, events", _FIRST),
+    ("who holds shares of a GPU", _SHARES),
+)
 
 
 def migrate(database: sqlite3.Connection, *, now: float) -> None:

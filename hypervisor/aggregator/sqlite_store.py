@@ -47,7 +47,10 @@ _SELECT_EVENTS = f"SELECT number, {', '.join(EventRow._fields)} FROM events WHER
 
 
 class SqliteStore:
-    """The store in one file (and its -wal and -shm)."""
+    """The store in one file (and its -wal and -shm). A transaction takes whatever there is."""
+
+    objects_at_once: int | None = None
+    events_at_once: int | None = None
 
     def __init__(self, path: Path, *, tombstone_limit: int) -> None:
         """Raises StoreError when the file can't be opened, is damaged, or comes from a newer version."""
@@ -106,7 +109,7 @@ class SqliteStore:
         number = self._next_event
         write = self._writer
         with self._guard("can't write"), self._transaction():
-            write.executemany("DELETE FROM nodes WHERE uid = ?", [(uid,) for uid in batch.removed_nodes])
+            write.executemany("DELETE FROM nodes WHERE uid = ?", [(uid,) for uid, _ in batch.removed_nodes])
             write.executemany(_PUT_NODE, batch.nodes)
             write.executemany(_PUT_GPU, batch.gpus)
             if batch.gpus:

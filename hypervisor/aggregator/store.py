@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from hypervisor.aggregator.records import GpuObject, NodeRecord
+
 # Most events that one prune removes, so that a commit never waits long for it.
 PRUNE_AT_ONCE = 5_000
 
@@ -31,7 +33,8 @@ class NodeRow(NamedTuple):
 
 
 class GpuRow(NamedTuple):
-    """A GPU object's facts. detail is the Gpu message without readings and ages."""
+    """A GPU object's facts. detail is the Gpu message without readings and ages, apps who holds a share of it, as
+    summaries.running_apps has it."""
 
     name: str
     node_uid: str
@@ -51,6 +54,7 @@ class GpuRow(NamedTuple):
     missing_since: float | None
     version: int
     detail: bytes
+    apps: bytes
 
 
 class EventRow(NamedTuple):
@@ -91,11 +95,16 @@ class Batch:
 
     version: int
     nodes: Sequence[NodeRow] = ()
-    removed_nodes: Sequence[str] = ()
+    # UID and name.
+    removed_nodes: Sequence[tuple[str, str]] = ()
     gpus: Sequence[GpuRow] = ()
     # Names of removed GPUs with the version of their removal.
     removed_gpus: Sequence[tuple[str, int]] = ()
     events: Sequence[EventRow] = ()
+    # What the rows were made from, for stores that derive more than a row of it. The loop changes them: they are read
+    # on the loop only.
+    node_records: Sequence[NodeRecord] = ()
+    gpu_objects: Sequence[GpuObject] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +142,16 @@ class EventQuery(NamedTuple):
 
 class Store(Protocol):
     """A durable store. load, commit and prune are called from one thread, read_events from another."""
+
+    @property
+    def objects_at_once(self) -> int | None:
+        """Most nodes, and most GPUs, that one commit takes; None: as many as there are."""
+        ...
+
+    @property
+    def events_at_once(self) -> int | None:
+        """Most events that one commit takes; None: as many as there are."""
+        ...
 
     def load(self) -> Stored:
         """What is stored. Raises StoreError."""

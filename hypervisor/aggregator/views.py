@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from hypervisor.aggregator import rows
@@ -28,17 +29,19 @@ class NodeView(NamedTuple):
     liveness: cluster_pb2.Liveness
     last_seen_at: float
     last_seen_wall: float
+    labels: Mapping[str, str]
 
 
 def node_view(node: NodeRecord) -> NodeView:
     """The node as it is now."""
-    return NodeView(node.latest, node.received_at, node.liveness, node.last_seen_at, node.last_seen_wall)
+    return NodeView(node.latest, node.received_at, node.liveness, node.last_seen_at, node.last_seen_wall, node.labels)
 
 
 def cluster_node(view: NodeView, now: Moment) -> cluster_pb2.ClusterNode:
     """The node for an answer."""
     made = cluster_pb2.ClusterNode(liveness=view.liveness)
     made.node.MergeFromString(view.latest)
+    made.node.labels.update(view.labels)
     _refresh(made.node, ("tflops", "vram"), now.monotonic - view.received_at, now.wall)
     age = max(0.0, now.monotonic - view.last_seen_at)
     made.last_seen_age_seconds = age
@@ -58,6 +61,7 @@ def cluster_gpu(gpu: GpuObject, now: Moment) -> cluster_pb2.ClusterGpu:
     )
     shown = made.gpu
     shown.MergeFromString(gpu.latest)
+    made.MergeFromString(gpu.apps)
     shown.allocatable = gpu.allocatable
     held = now.monotonic - gpu.received_at
     if shown.HasField("capacity"):

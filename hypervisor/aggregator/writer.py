@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 import structlog
 
@@ -17,6 +19,8 @@ from hypervisor.aggregator.settings import AggregatorSettings
 from hypervisor.aggregator.store import PRUNE_AT_ONCE, Batch, EventRow, Store, StoreError
 
 log = structlog.get_logger("writer")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 # A revision of readings alone is acknowledged this much later: one ack for several messages.
 LAZY_ACK_HEARTBEATS = 3
@@ -93,7 +97,7 @@ class Writer:
         """One commit, if there is anything; returns the seconds until the next."""
         registry = self._registry
         has_changes = registry.dirty_gpus or registry.dirty_nodes or registry.removed_nodes
-        events = self._events.take()
+        events = self._events.take(self._store.events_at_once)
         if has_changes or events or self._event_positions:
             if not await self._commit(events):
                 return self._pause_after_failure()
@@ -128,20 +132,25 @@ class Writer:
 
     async def _commit(self, events: Sequence[EventRow]) -> bool:
         registry = self._registry
-        dirty_nodes, registry.dirty_nodes = registry.dirty_nodes, set()
-        dirty_gpus, registry.dirty_gpus = registry.dirty_gpus, set()
-        removed_nodes, registry.removed_nodes = registry.removed_nodes, set()
-        positions, self._event_positions = self._event_positions, {}
+        most = self._store.objects_at_once
+        dirty_nodes, registry.dirty_nodes = _split(registry.dirty_nodes, most)
+        dirty_gpus, registry.dirty_gpus = _split(registry.dirty_gpus, most)
+        removed_nodes, registry.removed_nodes = registry.removed_nodes, {}
+        if self._events.waiting:
+            # A part of what came: of each node its first ones, in order.
+            positions = _positions(events)
+        else:
+            positions, self._event_positions = self._event_positions, {}
         now = self._monotonic()
-        held = {node: node.held for node, due in self._due.items() if due <= now}
+        held = {node: node.held for node, due in self._due.items() if due <= now and not self._is_dirty(node)}
         batch = self._batch(dirty_nodes, dirty_gpus, removed_nodes, events)
         begun = self._monotonic()
         try:
             stored = await asyncio.get_running_loop().run_in_executor(self._thread, self._store.commit, batch)
         except StoreError as error:
-            registry.dirty_nodes |= dirty_nodes
-            registry.dirty_gpus |= dirty_gpus
-            registry.removed_nodes |= removed_nodes
+            registry.dirty_nodes = dirty_nodes | registry.dirty_nodes
+            registry.dirty_gpus = dirty_gpus | registry.dirty_gpus
+            registry.removed_nodes = removed_nodes | registry.removed_nodes
             for uid, position in positions.items():
                 self._event_positions[uid] = max(position, self._event_positions.get(uid, (0, 0)))
             self._events.give_back(events)
@@ -162,18 +171,34 @@ class Writer:
         self._acknowledge(held, positions)
         return True
 
-    def _batch(self, nodes: set[str], gpus: set[str], removed_nodes: set[str], events: Sequence[EventRow]) -> Batch:
+    def _is_dirty(self, node: NodeRecord) -> bool:
+        """Whether some of the node's objects are left for a later commit."""
         registry = self._registry
+        return node.uid in registry.dirty_nodes or (
+            bool(registry.dirty_gpus) and any(name in registry.dirty_gpus for name in node.gpus)
+        )
+
+    def _batch(
+        self,
+        nodes: Mapping[str, None],
+        gpus: Mapping[str, None],
+        removed_nodes: Mapping[str, str],
+        events: Sequence[EventRow],
+    ) -> Batch:
+        registry = self._registry
+        node_records = [registry.nodes[uid] for uid in nodes if uid in registry.nodes]
         present = [registry.gpus[name] for name in gpus if name in registry.gpus]
         return Batch(
             version=registry.version,
-            nodes=[rows.node_row(registry.nodes[uid]) for uid in nodes if uid in registry.nodes],
-            removed_nodes=[uid for uid in removed_nodes if uid not in registry.nodes],
+            nodes=[rows.node_row(node) for node in node_records],
+            removed_nodes=[(uid, name) for uid, name in removed_nodes.items() if uid not in registry.nodes],
             gpus=[rows.gpu_row(gpu) for gpu in present],
             removed_gpus=[
                 (name, registry.tombstones.get(name, registry.version)) for name in gpus if name not in registry.gpus
             ],
             events=events,
+            node_records=node_records,
+            gpu_objects=present,
         )
 
     def _acknowledge(self, held: dict[NodeRecord, Position | None], positions: dict[str, Position]) -> None:
@@ -206,3 +231,19 @@ class Writer:
         self._pruned += removed
         # A full slice means that there is more.
         self._next_prune = now if removed >= PRUNE_AT_ONCE else now + _PRUNE_INTERVAL_SECONDS
+
+
+def _split(dirty: dict[Key, Value], most: int | None) -> tuple[dict[Key, Value], dict[Key, Value]]:
+    """The first so many, all of them for None, and the rest."""
+    if most is None or len(dirty) <= most:
+        return dirty, {}
+    taken = dict(islice(dirty.items(), most))
+    return taken, {key: value for key, value in dirty.items() if key not in taken}
+
+
+def _positions(events: Sequence[EventRow]) -> dict[str, Position]:
+    """The last event of each node among these."""
+    found: dict[str, Position] = {}
+    for row in events:
+        found[row.node_uid] = max(found.get(row.node_uid, (0, 0)), (row.epoch, row.sequence))
+    return found

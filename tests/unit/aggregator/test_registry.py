@@ -182,7 +182,7 @@ def test_a_node_that_was_set_up_anew_replaces_its_old_record(registry: Registry)
     registry.apply_snapshot(new, (1, 1), content)
     assert set(registry.nodes) == {"uid-new"}
     assert sorted(registry.gpus) == [m.name("a", 0)]
-    assert registry.removed_nodes == {"uid-a"}
+    assert registry.removed_nodes == {"uid-a": "a"}
 
 
 def test_liveness_freezes_and_never_deletes(registry: Registry, clock: Clock, told: Told) -> None:
