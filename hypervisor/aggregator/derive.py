@@ -12,7 +12,7 @@ PHASE_RUNNING = "Running"
 PHASE_UNKNOWN = "Unknown"
 
 DEFAULT_POOL = "default"
-_POOL_LABEL = "tensor-fusion.ai/pool-"
+POOL_LABEL = "tensor-fusion.ai/pool-"
 
 _USABLE = frozenset({types_pb2.HEALTH_STATE_HEALTHY, types_pb2.HEALTH_STATE_DEGRADED, types_pb2.HEALTH_STATE_DRAINING})
 
@@ -40,9 +40,9 @@ def pools(
     """Pools of a node: those that select it by its labels or its name, and each that a label
     tensor-fusion.ai/pool-NAME=true names; in none of them it is in "default"."""
     found = {
-        key.removeprefix(_POOL_LABEL)
+        key.removeprefix(POOL_LABEL)
         for key, value in labels.items()
-        if key.startswith(_POOL_LABEL) and value == "true" and len(key) > len(_POOL_LABEL)
+        if key.startswith(POOL_LABEL) and value == "true" and len(key) > len(POOL_LABEL)
     }
     found.update(pool for pool, selector in (selectors or {}).items() if selector.matches(labels, name=name))
     return tuple(sorted(found)) or (DEFAULT_POOL,)

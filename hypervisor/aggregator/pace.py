@@ -17,6 +17,12 @@ class Pace:
         self._tokens = at_once
         self._at = monotonic()
 
+    @property
+    def ready(self) -> int:
+        """How many may be taken now without a pause."""
+        refilled = self._tokens + (self._monotonic() - self._at) * self._per_second
+        return max(0, int(min(self._at_once, refilled)))
+
     def take(self) -> float:
         """Takes one; returns the seconds to pause first, 0 mostly."""
         now = self._monotonic()

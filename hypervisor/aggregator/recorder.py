@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from hypervisor.aggregator.store import EventRow
+from hypervisor.model import EventType
+from hypervisor.model.event_reasons import check_event
 from hypervisor.v1 import types_pb2
 
 
@@ -27,7 +29,18 @@ class Record(Protocol):
     """How an event is told: a warning or not, its reason, the object's kind, name and UID, and the numbers."""
 
     def __call__(
-        self, node: Subject, reason: str, kind: str, name: str, uid: str, message: str, *, warning: bool, **fields: str
+        self,
+        node: Subject,
+        reason: str,
+        kind: str,
+        name: str,
+        uid: str,
+        message: str,
+        /,
+        *,
+        warning: bool,
+        namespace: str = "",
+        **fields: str,
     ) -> None: ...
 
 
@@ -44,9 +57,22 @@ class Recorder:
         self._sequence = 0
 
     def record(
-        self, node: Subject, reason: str, kind: str, name: str, uid: str, message: str, *, warning: bool, **fields: str
+        self,
+        node: Subject,
+        reason: str,
+        kind: str,
+        name: str,
+        uid: str,
+        message: str,
+        /,
+        *,
+        warning: bool,
+        namespace: str = "",
+        **fields: str,
     ) -> None:
-        """Tell that something has happened; it is on disk with the next commit."""
+        """Tell that something has happened; it is stored with the next commit. Raises EventReasonError when it is not
+        as the catalogue of reasons has it."""
+        check_event(reason, kind, EventType.WARNING if warning else EventType.NORMAL, fields, message)
         now = self._wall()
         self._sequence += 1
         kept = types_pb2.Event(fields=fields)
@@ -58,7 +84,7 @@ class Recorder:
             type=types_pb2.EVENT_TYPE_WARNING if warning else types_pb2.EVENT_TYPE_NORMAL,
             reason=reason,
             kind=kind,
-            namespace="",
+            namespace=namespace,
             name=name,
             object_uid=uid,
             message=message,

@@ -2,8 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from hypervisor.aggregator.selectors import NodeSelector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLimits:
+    """Writes a second to the API server: of objects, and of events with what may come at once."""
+
+    writes_per_second: float = 200.0
+    events_per_second: float = 50.0
+    events_at_once: float = 200.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes:
+    """Seconds: how long a lease lasts, after how long without renewal we let go, and between two tries."""
+
+    duration: float = 15.0
+    renew_within: float = 10.0
+    retry: float = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSettings:
+    """The Kubernetes store. kubeconfig and namespace: "" takes those of the Pod's service account.
+
+    address: where the other replicas and their callers find this one. max_crash_count: restarts of a hypervisor's
+    container after which its Pod is made anew; 0: never.
+    """
+
+    kubeconfig: str = ""
+    namespace: str = ""
+    identity: str
+    address: str
+    max_crash_count: int = 5
+    limits: StoreLimits = field(default_factory=StoreLimits)
+    lease: LeaseTimes = field(default_factory=LeaseTimes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +77,9 @@ class AggregatorSettings:
     max_nodes: int = 20_000
     max_watchers: int = 5_000
     shutdown_seconds: float = 4.0
+    # Pools that select nodes by labels: name -> selector. In a cluster the GPUPool objects are these.
+    pools: Mapping[str, NodeSelector] = field(default_factory=dict)
+    kubernetes: KubernetesSettings | None = None
 
     @property
     def late_after_seconds(self) -> float:

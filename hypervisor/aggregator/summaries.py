@@ -26,9 +26,7 @@ class Share(NamedTuple):
 def shares(allocation: types_pb2.Allocation) -> tuple[Share, ...]:
     """What an allocation holds, a GPU each, named in lower case."""
     spec = allocation.spec
-    pod = cluster_pb2.RunningPod(
-        allocation_id=spec.allocation_id[:MAX_TEXT], qos=spec.qos, isolation=spec.isolation
-    )
+    pod = cluster_pb2.RunningPod(allocation_id=spec.allocation_id[:MAX_TEXT], qos=spec.qos, isolation=spec.isolation)
     pod.namespace, pod.name, pod.uid = (text[:MAX_TEXT] for text in _owner(spec))
     app = spec.labels.get(WORKLOAD_LABEL, "")[:MAX_TEXT] or pod.name
     found = []

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import socket
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hypervisor.cli.failure import CommandError
 from hypervisor.config import runtime_directory, state_directory
+
+if TYPE_CHECKING:
+    from hypervisor.aggregator.selectors import NodeSelector
 
 
 @click.command()
@@ -96,6 +103,35 @@ from hypervisor.config import runtime_directory, state_directory
     "--max-nodes", type=click.IntRange(1, 100_000), default=20_000, show_default=True, help="Most nodes that are taken."
 )
 @click.option(
+    "--pool",
+    "pool_texts",
+    multiple=True,
+    metavar="NAME=LABEL=VALUE[,LABEL=VALUE...]",
+    help="A pool of the nodes with these labels; may be given several times. In a cluster GPUPool objects do this.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 9),
+    default=1,
+    show_default=True,
+    help="How many aggregators run side by side; more than one need --kubernetes.",
+)
+@click.option("--kubernetes", is_flag=True, help="Keep objects and events in the API server instead of in a file.")
+@click.option(
+    "--namespace", default="", help="Namespace of the lease and of the hypervisor's Pods; by default our own."
+)
+@click.option("--identity", default="", help="Name of this replica; by default the host's name and a random part.")
+@click.option(
+    "--advertise", default="", metavar="ADDRESS", help="Where others reach this replica; by default the first --listen."
+)
+@click.option(
+    "--hypervisor-max-crash-count",
+    type=click.IntRange(0, 1000),
+    default=5,
+    show_default=True,
+    help="Restarts of a hypervisor's container beyond which its Pod is made anew; 0: never.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -120,17 +156,32 @@ def aggregator(
     event_retention_days: float,
     event_retention_count: int,
     max_nodes: int,
+    pool_texts: tuple[str, ...],
+    replicas: int,
+    kubernetes: bool,
+    namespace: str,
+    identity: str,
+    advertise: str,
+    hypervisor_max_crash_count: int,
     log_level: str,
 ) -> None:
     """Collect the reports of many nodes, and answer for all of them."""
+    from hypervisor.aggregator.kubernetes.replica import serve_replica
     from hypervisor.aggregator.logs import set_up
     from hypervisor.aggregator.server import serve
-    from hypervisor.aggregator.settings import AggregatorSettings
+    from hypervisor.aggregator.settings import AggregatorSettings, KubernetesSettings
     from hypervisor.aggregator.store import StoreError
     from hypervisor.rpc.listening import ListenError
 
+    if store is not None and kubernetes:
+        raise click.UsageError("--store and --kubernetes exclude each other; leave one out")
+    if replicas > 1 and not kubernetes:
+        raise click.UsageError(
+            f"--replicas {replicas}: a SQLite file serves one aggregator; use --kubernetes, or --replicas 1"
+        )
+    addresses = listen or (f"unix:{runtime_directory() / 'aggregator.sock'}",)
     settings = AggregatorSettings(
-        listen=listen or (f"unix:{runtime_directory() / 'aggregator.sock'}",),
+        listen=addresses,
         store=store or state_directory() / "aggregator" / "store.db",
         http_listen=http_listen,
         tls_dir=tls_dir,
@@ -146,6 +197,16 @@ def aggregator(
         event_retention_seconds=event_retention_days * 86_400,
         event_retention_count=event_retention_count,
         max_nodes=max_nodes,
+        pools=_pools(pool_texts),
+        kubernetes=KubernetesSettings(
+            kubeconfig=kubeconfig,
+            namespace=namespace,
+            identity=identity or f"{socket.gethostname()}_{secrets.token_hex(4)}",
+            address=advertise or addresses[0],
+            max_crash_count=hypervisor_max_crash_count,
+        )
+        if kubernetes
+        else None,
     )
     set_up(log_level)
 
@@ -156,6 +217,25 @@ def aggregator(
         click.echo(f"HTTP on {http}")
 
     try:
-        asyncio.run(serve(settings, on_ready=on_ready))
+        if settings.kubernetes is not None:
+            asyncio.run(serve_replica(settings, settings.kubernetes, on_ready=on_ready))
+        else:
+            asyncio.run(serve(settings, on_ready=on_ready))
     except (ListenError, StoreError) as error:
         raise CommandError(str(error)) from error
+
+
+def _pools(texts: tuple[str, ...]) -> Mapping[str, NodeSelector]:
+    """Selectors by pool, from NAME=LABEL=VALUE[,...]."""
+    from hypervisor.aggregator.selectors import SelectorError, from_text
+
+    found = {}
+    for text in texts:
+        name, equals, selector = text.partition("=")
+        if not (name and equals):
+            raise click.UsageError(f"--pool {text}: NAME=LABEL=VALUE is needed")
+        try:
+            found[name] = from_text(selector)
+        except SelectorError as error:
+            raise click.UsageError(f"--pool {text}: {error}") from error
+    return found

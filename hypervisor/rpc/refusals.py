@@ -45,6 +45,7 @@ STATUS_CODES: Mapping[RefusalReason, code_pb2.Code] = {
     RefusalReason.USE_UNKNOWN: code_pb2.FAILED_PRECONDITION,
     RefusalReason.STORAGE_FAILED: code_pb2.UNAVAILABLE,
     RefusalReason.NOT_READY: code_pb2.UNAVAILABLE,
+    RefusalReason.NOT_LEADER: code_pb2.UNAVAILABLE,
     RefusalReason.READ_ONLY_SOCKET: code_pb2.PERMISSION_DENIED,
     RefusalReason.UNSUPPORTED: code_pb2.UNIMPLEMENTED,
 }

@@ -5,9 +5,9 @@ The generated registration leaves that to gRPC, which answers UNKNOWN without a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -22,7 +22,15 @@ class Undecodable:
     why: str
 
 
-def add_service(server: grpc.aio.Server, descriptor: ServiceDescriptor, service: object) -> None:
+class TakesHandlers(Protocol):
+    """A server, or what collects handlers for one."""
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler], /) -> None:
+        """Add them to what answers calls."""
+        ...
+
+
+def add_service(server: TakesHandlers, descriptor: ServiceDescriptor, service: object) -> None:
     """Serve each method of the descriptor by the service's method of that name, made by answering.py."""
     handlers = {}
     for method in descriptor.methods:

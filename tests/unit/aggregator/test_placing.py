@@ -89,7 +89,11 @@ def test_pools_come_from_labels_and_from_selectors() -> None:
 def allocation(name: str, *, workload: str = "", tflops: str = "10") -> types_pb2.Allocation:
     made = types_pb2.Allocation()
     made.spec.allocation_id = name
-    made.spec.owner.pod.namespace, made.spec.owner.pod.name, made.spec.owner.pod.uid = "ns", f"pod-{name}", f"uid-{name}"
+    made.spec.owner.pod.namespace, made.spec.owner.pod.name, made.spec.owner.pod.uid = (
+        "ns",
+        f"pod-{name}",
+        f"uid-{name}",
+    )
     if workload:
         made.spec.labels["tensor-fusion.ai/workload"] = workload
     device = made.devices.add(gpu_uuid="GPU-A")

@@ -34,7 +34,25 @@ def event(node: str, epoch: int, sequence: int, *, received_at: float = 0.0, ind
 
 def gpu(name: str, version: int) -> GpuRow:
     return GpuRow(
-        name, "uid-a", 0, "m", "v", "", "Running", 1, 0, True, True, 989.0, 1 << 50, None, None, None, version, b"x", b"y"
+        name,
+        "uid-a",
+        0,
+        "m",
+        "v",
+        "",
+        "Running",
+        1,
+        0,
+        True,
+        True,
+        989.0,
+        1 << 50,
+        None,
+        None,
+        None,
+        version,
+        b"x",
+        b"y",
     )
 
 
