@@ -18,6 +18,7 @@ _REASONS = {
     MessageCode.LEDGER_HEALED: (EventType.NORMAL, "LedgerHealed"),
     MessageCode.EXPORT_TABLE: (EventType.NORMAL, "DriverTableUsed"),
     MessageCode.INTERNAL: (EventType.WARNING, "LimiterFailed"),
+    MessageCode.REFUSED: (EventType.WARNING, "LimiterRefused"),
 }
 
 

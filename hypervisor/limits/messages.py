@@ -21,6 +21,7 @@ class MessageCode(IntEnum):
     LEDGER_HEALED = 5
     EXPORT_TABLE = 6
     INTERNAL = 7
+    REFUSED = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,11 +141,12 @@ enum hv_message_code {
     HV_MESSAGE_NONE = 0,
     HV_MESSAGE_DENIED = 1,           /* an allocation was refused at the limit */
     HV_MESSAGE_SLOTS_EXHAUSTED = 2,  /* cuInit failed: no free process slot */
-    HV_MESSAGE_ABI_MISMATCH = 3,
+    HV_MESSAGE_ABI_MISMATCH = 3,     /* a process was refused: the limits are of another version */
     HV_MESSAGE_UNKNOWN_POINTER = 4,  /* a free of memory that was never accounted */
     HV_MESSAGE_LEDGER_HEALED = 5,    /* a recount changed a total */
     HV_MESSAGE_EXPORT_TABLE = 6,     /* a private driver table was handed out */
     HV_MESSAGE_INTERNAL = 7,
+    HV_MESSAGE_REFUSED = 8,          /* a process was refused: the limits are not in order, or not there in time */
 };
 
 struct hv_section {

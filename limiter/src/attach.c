@@ -100,16 +100,15 @@ static enum hv_attach_state attach_until(uint64_t deadline_ns)
         return HV_ATTACH_ABSENT;
     }
     for (;;) {
-        const char *reason;
-        bool retry;
-        const struct hv_files *files = hv_files_open(paths.shm, paths.usage, &reason, &retry);
+        struct hv_files_fault fault;
+        const struct hv_files *files = hv_files_open(paths.shm, paths.usage, &fault);
         if (files != NULL) {
             publish(files);
             return HV_ATTACH_DONE;
         }
         uint64_t now = hv_os_now_ns();
-        if (!retry || now >= deadline_ns) {
-            hv_tell_refusal(paths.shm, reason);
+        if (!fault.may_pass || now >= deadline_ns) {
+            hv_tell_refusal(paths.shm, paths.usage, &fault);
             hv_store_release_32(&hv_attach_word, HV_ATTACH_REFUSED);
             return HV_ATTACH_REFUSED;
         }

@@ -33,13 +33,16 @@ static unsigned char *find_needed(const struct hv_os_mapping *file, const struct
 #define find_section(file, type, element, count, stride)                                                              \
     find_needed(file, &(struct section_need){type, sizeof(struct element), count}, stride)
 
+/* Told apart from the other faults by its address. */
+static const char other_version[] = "is of another ABI version";
+
 static const char *check_header(const struct hv_os_mapping *file, uint64_t magic)
 {
     const struct hv_file_header *header = file->base;
     if (hv_load_acquire(&header->magic) != magic)
         return "is not a limit file, or is not complete yet";
     if (header->abi_major != HV_ABI_MAJOR)
-        return "is of another ABI version";
+        return other_version;
     if (header->header_bytes < sizeof *header || header->file_bytes > file->bytes ||
         header->file_bytes < sizeof *header || header->section_count > HV_MAX_SECTIONS)
         return "has a damaged header";
@@ -93,10 +96,9 @@ void hv_files_close(struct hv_files *files)
     hv_os_free_pages(files, sizeof *files);
 }
 
-static const char *open_into(struct hv_files *files, const char *shm_path, const char *usage_path, bool *retry)
+static const char *open_shm(struct hv_files *files, const char *path)
 {
-    *retry = true;
-    enum hv_os_open_result opened = hv_os_map_file(shm_path, false, sizeof(struct hv_file_header), &files->shm);
+    enum hv_os_open_result opened = hv_os_map_file(path, false, sizeof(struct hv_file_header), &files->shm);
     if (opened != HV_OS_OPENED)
         return opened == HV_OS_NOT_THERE ? "does not exist" : "can't be read";
     const char *fault = check_header(&files->shm, HV_SHM_MAGIC);
@@ -104,29 +106,41 @@ static const char *open_into(struct hv_files *files, const char *shm_path, const
         return fault;
     if (!find_shm_sections(files))
         return "has a damaged section table";
-    if (hv_load_acquire_32(&files->state->armed) == 0)
-        return "is not armed yet";
-    opened = hv_os_map_file(usage_path, true, sizeof(struct hv_file_header), &files->usage);
-    if (opened != HV_OS_OPENED)
-        return opened == HV_OS_NOT_THERE ? "has no usage file beside it" : "has a usage file that can't be written";
-    fault = check_header(&files->usage, HV_USAGE_MAGIC);
-    if (fault != NULL)
-        return "has a usage file that is not of this version";
-    if (!find_usage_sections(files))
-        return "has a usage file with a damaged section table";
-    return NULL;
+    return hv_load_acquire_32(&files->state->armed) == 0 ? "is not armed yet" : NULL;
 }
 
-const struct hv_files *hv_files_open(const char *shm_path, const char *usage_path, const char **reason, bool *retry)
+static const char *open_usage(struct hv_files *files, const char *path)
+{
+    enum hv_os_open_result opened = hv_os_map_file(path, true, sizeof(struct hv_file_header), &files->usage);
+    if (opened != HV_OS_OPENED)
+        return opened == HV_OS_NOT_THERE ? "has no usage file beside it" : "has a usage file that can't be written";
+    if (check_header(&files->usage, HV_USAGE_MAGIC) != NULL)
+        return "has a usage file that is not of this version";
+    return find_usage_sections(files) ? NULL : "has a usage file with a damaged section table";
+}
+
+const struct hv_files *hv_files_open(const char *shm_path, const char *usage_path, struct hv_files_fault *fault)
 {
     struct hv_files *files = hv_os_pages(sizeof *files);
     if (files == NULL) {
-        *reason = "finds no memory";
-        *retry = false;
+        *fault = (struct hv_files_fault){.reason = "finds no memory", .code = HV_MESSAGE_REFUSED};
         return NULL;
     }
-    *reason = open_into(files, shm_path, usage_path, retry);
-    if (*reason == NULL)
+    *fault = (struct hv_files_fault){.reason = open_shm(files, shm_path), .code = HV_MESSAGE_REFUSED, .may_pass = true};
+    if (fault->reason == other_version)
+        fault->code = HV_MESSAGE_ABI_MISMATCH;
+    if (fault->reason == NULL)
+        fault->reason = open_usage(files, usage_path);
+    if (fault->reason == NULL)
+        return files;
+    hv_files_close(files);
+    return NULL;
+}
+
+const struct hv_files *hv_files_open_usage(const char *usage_path)
+{
+    struct hv_files *files = hv_os_pages(sizeof *files);
+    if (files == NULL || open_usage(files, usage_path) == NULL)
         return files;
     hv_files_close(files);
     return NULL;

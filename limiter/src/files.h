@@ -56,8 +56,19 @@ uint32_t hv_device_by_uuid_text(const struct hv_files *files, const char *uuid);
 
 uint64_t hv_host_memory_limit(const struct hv_files *files);
 
-/* Map both files and check them. NULL: why not, and whether that may pass. */
-const struct hv_files *hv_files_open(const char *shm_path, const char *usage_path, const char **reason, bool *retry);
+/* Why files can't be attached. */
+struct hv_files_fault {
+    const char *reason;
+    enum hv_message_code code;
+    bool may_pass;
+};
+
+/* Map both files and check them; NULL: *fault says why not. */
+const struct hv_files *hv_files_open(const char *shm_path, const char *usage_path, struct hv_files_fault *fault);
+
+/* The usage file alone, for a message to the daemon where the limits are not
+ * in order; NULL: it can't be used either. */
+const struct hv_files *hv_files_open_usage(const char *usage_path);
 
 void hv_files_close(struct hv_files *files);
 

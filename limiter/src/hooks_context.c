@@ -11,7 +11,7 @@
 
 HV_WRAP(cuInit, (unsigned int flags))
 {
-    if (hv_attach() == HV_ATTACH_REFUSED)
+    if (hv_attach_state() == HV_ATTACH_REFUSED)
         (void)hv_attach_again(); /* the program tries again, so do we */
     CUresult refused;
     struct hv_process *process = hv_limited_process(&refused);

@@ -4,6 +4,7 @@
  */
 #include "driver.h"
 #include "memory.h"
+#include "messages.h"
 #include "pools.h"
 
 #define PITCH_ALIGNMENT 512 /* a first guess; corrected by the driver's answer */
@@ -48,6 +49,43 @@ HV_WRAP(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
     ALLOCATE(bytes, HV_REAL(cuMemAlloc_v2)(pointer, bytes), pointer);
 }
 
+/* What has no record by design: a pool's memory, and managed memory where that
+ * does not count. Asked only where there is no record. */
+static bool has_no_record(CUdeviceptr pointer)
+{
+    void *pool = NULL;
+    unsigned int managed = 0;
+    hv_call_type_cuPointerGetAttribute ask = HV_DRIVER(cuPointerGetAttribute);
+    return pointer == 0 || ask == NULL ||
+           (ask(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer) == CUDA_SUCCESS && pool != NULL) ||
+           (ask(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer) == CUDA_SUCCESS && managed != 0);
+}
+
+/* It came by a road that no wrapper sees: the daemon hears of the first, the
+ * second, the fourth ... of a process. */
+static void tell_unknown(struct hv_process *process)
+{
+    uint32_t count = hv_add_acq_rel_32(&process->unknown_frees, 1) + 1;
+    if ((count & (count - 1)) == 0)
+        hv_tell(HV_MESSAGE_UNKNOWN_POINTER,
+                "freed memory that was never counted (%u times): another interface's, or taken past the limiter", count);
+}
+
+typedef int free_type(CUdeviceptr pointer);
+
+static CUresult free_memory(CUdeviceptr pointer, free_type *driver_free)
+{
+    struct hv_giveback giveback;
+    CUresult refused = hv_giveback_begin(&giveback, HV_POINTER_MEMORY, pointer);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    bool unknown = giveback.process != NULL && !giveback.known && !has_no_record(pointer);
+    CUresult result = hv_giveback_end(&giveback, driver_free(pointer));
+    if (unknown && result == CUDA_SUCCESS)
+        tell_unknown(giveback.process);
+    return result;
+}
+
 HV_WRAP(cuMemFree, (CUdeviceptr_v1 pointer))
 {
     FREE(HV_POINTER_MEMORY, pointer, HV_REAL(cuMemFree)(pointer));
@@ -55,7 +93,7 @@ HV_WRAP(cuMemFree, (CUdeviceptr_v1 pointer))
 
 HV_WRAP(cuMemFree_v2, (CUdeviceptr pointer))
 {
-    FREE(HV_POINTER_MEMORY, pointer, HV_REAL(cuMemFree_v2)(pointer));
+    return free_memory(pointer, HV_REAL(cuMemFree_v2));
 }
 
 /* ---- rows at a pitch that the driver chooses ---- */

@@ -60,12 +60,17 @@ void hv_tell(enum hv_message_code code, const char *format, ...)
     errno = saved;
 }
 
-void hv_tell_refusal(const char *path, const char *reason)
+void hv_tell_refusal(const char *shm_path, const char *usage_path, const struct hv_files_fault *fault)
 {
     int saved = errno;
     char text[HV_MESSAGE_TEXT_BYTES];
     (void)snprintf(text, sizeof text, "CUDA is refused: the limit file %.120s %s; is the hypervisor running?",
-                   path, reason);
+                   shm_path, fault->reason);
+    const struct hv_files *files = hv_files_open_usage(usage_path);
+    if (files != NULL) {
+        write_to_ring(files, fault->code, text);
+        hv_files_close((struct hv_files *)(uintptr_t)files); /* the cast gives up const for the one who opened it */
+    }
     write_to_stderr(text);
     errno = saved;
 }

@@ -10,7 +10,9 @@
 
 HV_PRINTF(2, 3) void hv_tell(enum hv_message_code code, const char *format, ...);
 
-/* There is no ring yet when the files can't be attached. */
-void hv_tell_refusal(const char *path, const char *reason);
+struct hv_files_fault;
+
+/* The files can't be attached: into the ring where at least that can be used. */
+void hv_tell_refusal(const char *shm_path, const char *usage_path, const struct hv_files_fault *fault);
 
 #endif

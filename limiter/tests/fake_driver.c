@@ -103,6 +103,13 @@ EXPORT int cuMemFree_v2(uint64_t pointer)
     return 0;
 }
 
+/* Nothing here is of a pool, or managed. */
+EXPORT int cuPointerGetAttribute(void *data, int attribute, uint64_t pointer)
+{
+    (void)data, (void)attribute, (void)pointer;
+    return 1;
+}
+
 EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
     *total_bytes = fake_total;

@@ -12,6 +12,8 @@ from tests.integration.limiter.conftest import GIB, MIB, Files, Pod, heard
 
 NOT_READY = 802
 OPERATING_SYSTEM = 304
+MAJOR_VERSION = 8  # where it lies in the header
+MISMATCH, REFUSED = 3, 8  # enum hv_message_code
 ALLOCATE = "start(); tell(alloc(2 * GIB)[0])"
 INIT = "tell(call('cuInit', 0))"
 
@@ -47,7 +49,7 @@ def damaged(pod: Pod, offset: int, content: bytes) -> None:
     ("offset", "content"),
     [
         (0, b"\0" * 8),  # no magic
-        (8, b"\2\0"),  # another major version
+        (MAJOR_VERSION, b"\2\0"),
         (16, b"\xff" * 8),  # longer than the file
         (40, b"\xff\xff\xff\xff"),  # sections without end
         (152 + 8, b"\1"),  # a section that does not begin on a page
@@ -58,6 +60,9 @@ def damaged(pod: Pod, offset: int, content: bytes) -> None:
 def test_a_file_that_is_not_in_order_is_refused(pod: Pod, offset: int, content: bytes) -> None:
     damaged(pod, offset, content)
     assert pod.ask(INIT, TF_LIMITER_WAIT_MS="20") == NOT_READY
+    (message,) = pod.files.show()["messages"]  # the usage file is in order: the daemon hears of it
+    assert message["code"] == (MISMATCH if offset == MAJOR_VERSION else REFUSED)
+    assert message["text"].startswith("CUDA is refused: the limit file")
 
 
 def test_a_truncated_file_is_refused(pod: Pod) -> None:

@@ -11,7 +11,7 @@ from tests.integration.limiter.conftest import GIB, MIB, Pod
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 OUT_OF_MEMORY = 2
-EXPORT_TABLE = 6  # enum hv_message_code
+UNKNOWN_POINTER, EXPORT_TABLE = 4, 6  # enum hv_message_code
 
 
 @pytest.fixture
@@ -155,6 +155,22 @@ def test_a_private_table_is_told_of_once_a_process(fake: Callable[[str], object]
     messages = pod.files.show()["messages"]
     assert [message["code"] for message in messages] == [EXPORT_TABLE] * 2
     assert "private table" in messages[0]["text"]
+
+
+def test_a_free_of_memory_that_was_never_counted_is_told(fake: Callable[[str], object], pod: Pod) -> None:
+    """This driver takes any pointer for its own; what the wrappers handed out is not told."""
+    assert (
+        fake("""
+        start()
+        result, pointer = alloc(MIB)
+        answers = [free(pointer), free(ctypes.c_uint64(0))]
+        tell(answers + [free(ctypes.c_uint64(0x5000 + i)) for i in range(3)])
+    """)
+        == [0] * 5
+    )
+    told = [message["text"] for message in pod.files.show()["messages"] if message["code"] == UNKNOWN_POINTER]
+    assert len(told) == 2  # the first and the second
+    assert "never counted (2 times)" in told[1]
 
 
 @pytest.mark.parametrize(("order", "totals"), [("FASTEST_FIRST", [1024, 0]), ("PCI_BUS_ID", [0, 1024])])

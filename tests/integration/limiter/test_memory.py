@@ -75,6 +75,16 @@ def test_a_pointer_that_nobody_knows_is_for_the_driver_to_judge(pod: Pod) -> Non
     assert pod.ask(source) == pod.ask(source, limited=False)
 
 
+def test_memory_of_a_pool_is_not_taken_for_unknown_when_it_is_freed_at_once(pod: Pod) -> None:
+    assert pod.ask("""
+        start()
+        result, pointer = alloc(MIB, "cuMemAllocAsync", None)
+        must("cuCtxSynchronize")
+        tell([result, free(pointer)])
+    """) == [0, 0]
+    assert pod.files.show()["messages"] == []
+
+
 def test_a_failed_free_keeps_the_bytes(pod: Pod) -> None:
     assert pod.ask("""
         start()

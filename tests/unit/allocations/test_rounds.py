@@ -149,6 +149,32 @@ def test_a_process_that_died_before_its_slot_had_its_bytes_leaves_a_total_that_i
     assert workload.tenant.total() == GIB
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (2, "SlotsExhausted"),
+        (3, "LimiterMismatch"),
+        (4, "UnknownMemoryFreed"),
+        (6, "DriverTableUsed"),
+        (7, "LimiterFailed"),
+        (8, "LimiterRefused"),
+    ],
+)
+def test_what_the_limiter_says_is_told_once_a_minute(
+    node: Node, sleeper: subprocess.Popen[str], code: int, reason: str
+) -> None:
+    workload = Workload(node, node.start(), sleeper, held=GIB)
+    workload.step()
+    for sequence in range(1, 4):
+        workload.tenant.say(sequence, code, b"as it was said", pid=77)
+    workload.step()
+    workload.tenant.say(4, code, b"and again", pid=77)
+    workload.step()
+    (event,) = [event for event in node.events if event.reason == reason]
+    assert event.message.endswith("says: as it was said (the last of 3)")
+    assert event.fields["pid"] == "77"
+
+
 def test_slots_of_a_namespace_that_can_not_be_seen_are_kept(node: Node, sleeper: subprocess.Popen[str]) -> None:
     workload = Workload(node, node.start(), sleeper, held=GIB)
     workload.tenant.attach(1, pid=5, start=5, namespace=0, held=GIB)  # a process without /proc
