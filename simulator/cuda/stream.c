@@ -141,8 +141,9 @@ static void keep_order(CUstream stream)
     if (__atomic_load_n(&context->blocking, __ATOMIC_RELAXED) == 0 || (stream->flags & CU_STREAM_NON_BLOCKING)) /* relaxed: see where it is counted */
         return;
     if (stream != context->legacy) {
-        if (unfinished(context->legacy->row, stream->legacy_tail, &tail)) {
-            stream->legacy_tail = tail;
+        /* relaxed: threads may launch into one stream at a time, and one that reads an old word only makes the stream wait once more */
+        if (unfinished(context->legacy->row, __atomic_load_n(&stream->legacy_tail, __ATOMIC_RELAXED), &tail)) {
+            __atomic_store_n(&stream->legacy_tail, tail, __ATOMIC_RELAXED);
             sim_stream_follow(sim_here(), stream->row, context->legacy->row);
         }
         return;

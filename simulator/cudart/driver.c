@@ -4,16 +4,29 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct runtime_driver driver;
 
-static const struct query { const char *name; int version; cuuint64_t flags; } queries[] = {
+struct query { const char *name; int version; cuuint64_t flags; };
 #define QUERY(name, version, flags) {name, version, flags},
-#include "cudart-13.0.def"
-#undef QUERY
+static const struct query of_12_9[] = {
+#include "cudart-12.9.def"
 };
-#define QUERIES (sizeof queries / sizeof *queries)
+static const struct query of_13_0[] = {
+#include "cudart-13.0.def"
+};
+static const struct query of_13_5[] = {
+#include "cudart-13.5.def"
+};
+#undef QUERY
+
+/* Whose queries are made: SIM_RUNTIME says which of the recorded runtimes is to be followed; 13.0 if none. */
+static const struct recorded { const char *name; const struct query *queries; size_t count; } recorded[] = {
+    {"13.0", of_13_0, sizeof of_13_0 / sizeof *of_13_0}, {"12.9", of_12_9, sizeof of_12_9 / sizeof *of_12_9}, {"13.5", of_13_5, sizeof of_13_5 / sizeof *of_13_5}};
+enum { RECORDED = sizeof recorded / sizeof *recorded, MOST_QUERIES = 512 };
+_Static_assert(sizeof of_12_9 / sizeof *of_12_9 <= MOST_QUERIES && sizeof of_13_0 / sizeof *of_13_0 <= MOST_QUERIES && sizeof of_13_5 / sizeof *of_13_5 <= MOST_QUERIES, "room for the answers");
 
 static pthread_once_t loaded = PTHREAD_ONCE_INIT;
 static cudaError_t load_error;
@@ -22,29 +35,38 @@ static CUcontext contexts[MAX_DEVICES];
 static _Thread_local int device_of_thread;
 static _Thread_local cudaError_t last_error;
 
-static void *answer(void *const *answers, const char *name, int version)
+static const struct recorded *followed(void)
 {
-    for (size_t i = 0; i < QUERIES; i++)
-        if (queries[i].version == version && queries[i].flags == 0 && strcmp(queries[i].name, name) == 0)
+    const char *wish = getenv("SIM_RUNTIME");
+    for (size_t i = 0; wish && i < RECORDED; i++)
+        if (strcmp(recorded[i].name, wish) == 0)
+            return &recorded[i];
+    return wish ? NULL : &recorded[0];
+}
+
+static void *answer(const struct recorded *list, void *const *answers, const char *name, int version)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (list->queries[i].version == version && list->queries[i].flags == 0 && strcmp(list->queries[i].name, name) == 0)
             return answers[i];
     return NULL;
 }
 
 static void load(void)
 {
-    static void *answers[QUERIES];
+    static void *answers[MOST_QUERIES];
+    const struct recorded *list = followed();
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     void *look_up = library ? dlsym(library, "cuGetProcAddress_v2") : NULL;
     load_error = CUDA_ERROR_INSUFFICIENT_DRIVER;
-    if (!look_up)
+    if (!look_up || !list) /* or a list that nobody recorded */
         return;
     memcpy(&driver.look_up, &look_up, sizeof look_up); /* ISO C has no cast between the two kinds of pointers */
-    for (size_t i = 0; i < QUERIES; i++) {
-        driver.look_up(queries[i].name, &answers[i], queries[i].version, queries[i].flags, NULL);
-    }
+    for (size_t i = 0; i < list->count; i++)
+        driver.look_up(list->queries[i].name, &answers[i], list->queries[i].version, list->queries[i].flags, NULL);
 #define FILL(member, name, version, parameters) \
     { \
-        void *found = answer(answers, name, version); \
+        void *found = answer(list, answers, name, version); \
         memcpy(&driver.member, &found, sizeof found); /* as above */ \
     }
     DRIVER_FUNCTIONS(FILL)

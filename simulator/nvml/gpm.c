@@ -91,8 +91,9 @@ NVML_EXPORT nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned id, n
 
 enum metric {
     METRIC_GRAPHICS = 1, METRIC_SM = 2, METRIC_OCCUPANCY = 3,
+    METRIC_DRAM = 10,
     METRIC_PCIE_TX = 20, METRIC_PCIE_RX = 21,
-    METRIC_NVLINK_RX = 60, METRIC_NVLINK_TX = 61,
+    METRIC_NVLINK_RX = 60, METRIC_NVLINK_TX = 61, METRIC_LINK_FIRST = 62, METRIC_LINK_LAST = 97, /* of each link: received, then sent */
     METRIC_LAST = 1000, /* newer headers know more than this library's time; far beyond them a number is no metric */
 };
 
@@ -101,9 +102,31 @@ static double share(uint64_t part, uint64_t span) { return part >= span ? 100.0 
 /* MiB a second. */
 static double rate(uint64_t bytes, uint64_t span) { return (double)bytes / 1048576.0 / ((double)span / 1e9); } /* as above */
 
+/* Of the memory's bandwidth, by what copies move: one inside the GPU reads and writes it, so its rate is half of the bandwidth. */
+static double memory_share(const struct sim_gpu_info *info, const struct nvmlGpmSample_st *a, const struct nvmlGpmSample_st *b, uint64_t span)
+{
+    uint64_t moved = 2 * (b->engine_bytes[SIM_ENGINE_D2D] - a->engine_bytes[SIM_ENGINE_D2D]) + b->engine_bytes[SIM_ENGINE_H2D] - a->engine_bytes[SIM_ENGINE_H2D] +
+                     b->engine_bytes[SIM_ENGINE_D2H] - a->engine_bytes[SIM_ENGINE_D2H] + b->peer_in_bytes - a->peer_in_bytes + b->peer_out_bytes - a->peer_out_bytes;
+    double possible = 2.0 * (double)info->device_to_device_bytes_per_s * ((double)span / 1e9); /* rounding is harmless */
+    return possible <= 0 || (double)moved >= possible ? 100.0 : 100.0 * (double)moved / possible;
+}
+
+/* Traffic is spread evenly over the links that are up; false: there is no such link. */
+static bool of_link(const struct sim_gpu_info *info, uint32_t link, uint64_t all, uint64_t *bytes)
+{
+    uint64_t up = 0;
+    for (uint32_t i = 0; i < info->link_count; i++)
+        up += info->links[i].present != 0 && info->links[i].active != 0;
+    if (link >= info->link_count || info->links[link].present == 0)
+        return false;
+    *bytes = info->links[link].active != 0 ? all / up : 0;
+    return true;
+}
+
 static void work_out(struct nvml_call *call, const struct nvmlGpmSample_st *a, const struct nvmlGpmSample_st *b, nvmlGpmMetric_t *out)
 {
     const uint64_t span = b->now_ns - a->now_ns;
+    const struct sim_gpu_info *info = &call->machine->gpu[a->gpu].info;
     out->result = NVML_SUCCESS;
     out->unit = "MiB/s";
     switch (out->metric) {
@@ -135,7 +158,20 @@ static void work_out(struct nvml_call *call, const struct nvmlGpmSample_st *a, c
         out->short_name = "nvlink_tx", out->long_name = "NVLink transmit rate";
         out->value = rate(b->peer_out_bytes - a->peer_out_bytes, span);
         break;
+    case METRIC_DRAM:
+        out->short_name = "dram_bw_util", out->long_name = "DRAM bandwidth utilisation", out->unit = "%";
+        out->value = memory_share(info, a, b, span);
+        break;
     default:
+        if (out->metric >= METRIC_LINK_FIRST && out->metric <= METRIC_LINK_LAST) {
+            const bool sent = (out->metric - METRIC_LINK_FIRST) % 2 != 0;
+            uint64_t all = sent ? b->peer_out_bytes - a->peer_out_bytes : b->peer_in_bytes - a->peer_in_bytes, bytes = 0;
+            if (of_link(info, (out->metric - METRIC_LINK_FIRST) / 2, all, &bytes)) {
+                out->short_name = sent ? "nvlink_link_tx" : "nvlink_link_rx", out->long_name = sent ? "NVLink transmit rate of a link" : "NVLink receive rate of a link";
+                out->value = rate(bytes, span);
+                break;
+            }
+        }
         out->value = 0;
         out->result = out->metric == 0 || out->metric >= METRIC_LAST ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
         break;

@@ -593,6 +593,7 @@ static void visible_devices(void)
 enum { THREADS = 4, LAUNCHES = 300 };
 static CUcontext shared_context;
 static CUfunction shared_function;
+static CUstream shared_stream; /* keeps order with the legacy one, and all threads launch into both */
 
 static void *thread_work(void *unused)
 {
@@ -602,7 +603,7 @@ static void *thread_work(void *unused)
     OK(cuCtxSetCurrent(shared_context));
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (int i = 0; i < LAUNCHES; i++) {
-        OK(launch(shared_function, 1, i % 2 ? stream : NULL));
+        OK(launch(shared_function, 1, i % 3 == 0 ? stream : i % 3 == 1 ? shared_stream : NULL));
         OK(cuMemAlloc_v2(&address, 4096));
         OK(cuMemFree_v2(address));
     }
@@ -616,6 +617,7 @@ static void threads(void)
     pthread_t workers[THREADS];
     shared_function = ready_kernel("sim_us1");
     OK(cuCtxGetCurrent(&shared_context));
+    OK(cuStreamCreate(&shared_stream, 0));
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_create(&workers[i], NULL, thread_work, NULL) == 0);
     for (int i = 0; i < THREADS; i++)

@@ -55,6 +55,19 @@ def test_memory_streams_and_errors(simulate: Callable[[str], Simulation]) -> Non
     assert (refused, last, words) == (2, [2, 0], "out of memory")
 
 
+@pytest.mark.parametrize(("runtime", "code"), [("12.9", 0), ("13.0", 0), ("13.5", 0), ("11.1", INSUFFICIENT_DRIVER)])
+def test_it_asks_the_driver_as_the_runtime_that_is_named(
+    simulate: Callable[[str], Simulation], runtime: str, code: int
+) -> None:
+    """Of the three recorded runtimes; each list has all that this one needs."""
+    program = f"""
+        runtime, pointer = ctypes.CDLL({str(RUNTIME)!r}), ctypes.c_void_p()
+        tell([runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t({MIB})),
+              runtime.cudaMemset(pointer, 1, ctypes.c_size_t({MIB})), runtime.cudaFree(pointer)])
+        """
+    assert simulate("a100-sxm-80gb").ask(program, SIM_RUNTIME=runtime) == [code] * 3
+
+
 def test_without_a_driver_it_says_so(tmp_path: Path) -> None:
     source = (
         f"import ctypes; runtime = ctypes.CDLL({str(RUNTIME)!r}); version = ctypes.c_int(7)\n"

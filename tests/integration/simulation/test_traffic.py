@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypervisor.simulation._machine import ffi, lib
 
 from tests.integration.simulation.conftest import heard
@@ -27,7 +28,7 @@ VIRTUAL = NODE.replace("mig: {gpu0: {mode: on, instances: [3g.40gb, {profile: 2g
 
 
 def test_gpm_tells_what_happened_between_two_samples(simulate) -> None:
-    simulation = simulate(VIRTUAL)
+    simulation = simulate(VIRTUAL + "nvlink: {topology: nvswitch, links_per_gpu: 16}\n")
     with (
         attached(str(simulation.path)) as node,
         simulation.running(
@@ -36,12 +37,13 @@ def test_gpm_tells_what_happened_between_two_samples(simulate) -> None:
 first = sample()
 tell(n.nvmlGpmQueryDeviceSupport(h).isSupportedDevice)
 sys.stdin.readline()
-tell(metrics(first, sample(), 1, 2, 3, 20, 21, 60, 5, 0))
+tell(metrics(first, sample(), 1, 2, 3, 20, 21, 60, 5, 0, 62, 63, 97, 10))
 """
         ) as child,
     ):
         assert heard(child) == 1
         process = lib_process(node)
+        bandwidth = 2 * node.machine.gpu[0].info.device_to_device_bytes_per_s
         node.launch(process, 30, 500_000)
         copy(node, process, lib.SIM_ENGINE_H2D, 64 << 20)
         lib.sim_count_peer(node.machine, 0, 0, 32 << 20)
@@ -49,7 +51,13 @@ tell(metrics(first, sample(), 1, 2, 3, 20, 21, 60, 5, 0))
         child.stdin.write("\n")
         child.stdin.flush()
         answers = heard(child)
-    assert answers == [[0, 30.0], [0, 15.0], [0, 15.0], [0, 0.0], [0, 640.0], [0, 320.0], [3, 0.0], [2, 0.0]]
+    *answers, memory = answers
+    assert answers[:8] == [[0, 30.0], [0, 15.0], [0, 15.0], [0, 0.0], [0, 640.0], [0, 320.0], [3, 0.0], [2, 0.0]]
+    assert answers[8:] == [[0, 20.0], [0, 20.0], [3, 0.0]]  # a link is one of 16, and there is no 17th
+    assert memory == [
+        0,
+        pytest.approx(100 * (128 << 20) / (bandwidth / 10), abs=0.06),
+    ]  # to and from the host and others
 
 
 def test_gpm_of_a_mig_instance(simulate) -> None:
