@@ -39,24 +39,30 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize(
-    ("fault", "seen"),
-    [
-        ("call=cuMemGetInfo_v2,return=999", [999, 0]),
-        ("call=cuMemGetInfo_v2,return=zero", [0, 0]),
-        ("call=cuMemGetInfo_v2,value=12345", [0, 12345]),
-        ("call=cuMemGetInfo_v2,return=sentinel", [0, 2**63 - 1]),
-        ("call=cuMemGetInfo_v2,return=garbage", [0, 0xDEADBEEFDEADBEEF]),
-    ],
-)
-def test_a_fault_changes_what_a_call_gives(simulate: Callable[[str], Simulation], fault: str, seen: list[int]) -> None:
+def test_a_fault_changes_what_a_call_gives(simulate: Callable[[str], Simulation]) -> None:
     machine = simulate("t4")
-    healthy = machine.ask(READY + "tell(read())")
-    with machine.opened() as opened:
-        number = opened.add_fault(parse_fault_text(fault, 1))
-        assert machine.ask(READY + "tell(read())") == seen != healthy
-        opened.clear_fault(number)
-    assert machine.ask(READY + "tell(read())") == healthy
+    with machine.opened() as opened, machine.running(READY + ASKED) as child:
+        assert heard(child) == "ready"
+
+        def asked() -> list[int]:
+            assert child.stdin is not None
+            child.stdin.write("read()\n")
+            child.stdin.flush()
+            answer: list[int] = heard(child)
+            return answer
+
+        healthy = asked()
+        for fault, seen in {
+            "return=999": [999, healthy[1]],  # and nothing is written
+            "return=zero": [0, 0],
+            "value=12345": [0, 12345],
+            "return=sentinel": [0, 2**63 - 1],
+            "return=garbage": [0, 0xDEADBEEFDEADBEEF],
+        }.items():
+            number = opened.add_fault(parse_fault_text(f"call=cuMemGetInfo_v2,{fault}", 1))
+            assert asked() == seen
+            opened.clear_fault(number)
+            assert asked() == healthy
 
 
 def test_a_stale_value_stands_still(simulate: Callable[[str], Simulation]) -> None:
