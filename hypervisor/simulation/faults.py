@@ -46,6 +46,8 @@ READINGS = (
     "throttle_reasons",
     *(f"ecc_{kind}_{counter}" for counter in ("volatile", "aggregate") for kind in ("corrected", "uncorrected")),
     *("remapped_corrected", "remapped_uncorrected", "remap_pending", "remap_failed"),
+    *("sram_corrected_volatile", "sram_uncorrected_volatile", "sram_corrected_aggregate", "sram_uncorrected_aggregate"),
+    "sram_threshold_exceeded",
     *("retired_single", "retired_double", "retire_pending", "unrepairable", "recovery_action"),
     *("fabric_state", "fabric_status", "fabric_health", "pcie_gen", "pcie_width", "pcie_replays"),
     *("temperature_idle_c", "temperature_busy_c", "temperature_memory_c"),

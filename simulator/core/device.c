@@ -49,6 +49,7 @@ void sim_gpu_reset(struct sim_machine *machine, uint32_t gpu)
     row->lost = 0;
     row->resets++;
     row->info.ecc_corrected_volatile = row->info.ecc_uncorrected_volatile = 0;
+    row->info.sram_corrected_volatile = row->info.sram_uncorrected_volatile = 0;
     row->info.ecc_mode = row->info.ecc_pending_mode;
     row->info.mig_mode = row->info.mig_pending_mode;
     row->info.remap_pending = row->info.retire_pending = 0;

@@ -17,6 +17,8 @@ static const struct reading readings[] = {
     GPU_READING(throttle_reasons),
     GPU_READING(ecc_corrected_volatile), GPU_READING(ecc_uncorrected_volatile),
     GPU_READING(ecc_corrected_aggregate), GPU_READING(ecc_uncorrected_aggregate),
+    GPU_READING(sram_corrected_volatile), GPU_READING(sram_uncorrected_volatile), GPU_READING(sram_corrected_aggregate),
+    GPU_READING(sram_uncorrected_aggregate), GPU_READING(sram_threshold_exceeded),
     GPU_READING(remapped_corrected), GPU_READING(remapped_uncorrected), GPU_READING(remap_pending), GPU_READING(remap_failed),
     GPU_READING(retired_single), GPU_READING(retired_double), GPU_READING(retire_pending),
     GPU_READING(unrepairable), GPU_READING(recovery_action),
@@ -70,9 +72,9 @@ int sim_reading_known(const struct sim_gpu_info *info, const char *name)
 /* What a change is told as; 0: nothing is told. */
 static uint32_t notice_of(const char *name, int64_t before, int64_t after)
 {
-    if (strcmp(name, "ecc_corrected_volatile") == 0)
+    if (strcmp(name, "ecc_corrected_volatile") == 0 || strcmp(name, "sram_corrected_volatile") == 0)
         return after > before ? SIM_NOTICE_ECC_SINGLE : 0;
-    if (strcmp(name, "ecc_uncorrected_volatile") == 0)
+    if (strcmp(name, "ecc_uncorrected_volatile") == 0 || strcmp(name, "sram_uncorrected_volatile") == 0)
         return after > before ? SIM_NOTICE_ECC_DOUBLE : 0;
     if (strcmp(name, "throttle_reasons") == 0)
         return after != before ? SIM_NOTICE_CLOCK : 0;

@@ -236,7 +236,7 @@ SIM_EXPORTED CUresult CUDAAPI cuDeviceCanAccessPeer(int *answer, CUdevice device
         return CUDA_ERROR_INVALID_VALUE;
     if (peer < 0 || (uint32_t)peer >= sim_driver.device_count)
         return CUDA_ERROR_INVALID_DEVICE;
-    *answer = reachable(device, peer, 0);
+    *answer = (int)sim_faulty((uint64_t)reachable(device, peer, 0)); /* 0 or 1, or what a fault says */
     return CUDA_SUCCESS;
 }
 
@@ -254,6 +254,7 @@ SIM_EXPORTED CUresult CUDAAPI cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAt
     case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED: *value = reachable(device, peer, 0); break;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
+    *value = (int)sim_faulty((uint64_t)*value); /* 0 or 1, or what a fault says */
     return CUDA_SUCCESS;
 }
 

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x314d49535550475f) /* "_GPUSIM1" read as a little-endian word */
-#define SIM_LAYOUT_VERSION 3u
+#define SIM_LAYOUT_VERSION 4u
 
 #define SIM_MAX_GPUS 16u
 #define SIM_MAX_LINKS 18u
@@ -147,6 +147,8 @@ struct sim_gpu_info {
     uint64_t throttle_reasons;   /* NVML clocks-event-reasons bits */
     uint32_t ecc_supported, ecc_mode, ecc_pending_mode;
     uint32_t ecc_corrected_volatile, ecc_uncorrected_volatile, ecc_corrected_aggregate, ecc_uncorrected_aggregate;
+    uint32_t sram_corrected_volatile, sram_uncorrected_volatile, sram_corrected_aggregate, sram_uncorrected_aggregate; /* the four above are of device memory */
+    uint32_t sram_threshold_exceeded; /* so many that the GPU should be exchanged */
     uint32_t remapped_corrected, remapped_uncorrected, remap_pending, remap_failed;
     uint32_t retired_single, retired_double, retire_pending; /* pages, before Ampere */
     uint32_t unrepairable;     /* memory that no spare row can mend */
@@ -164,7 +166,6 @@ struct sim_gpu_info {
     uint8_t fabric_cluster_uuid[16];
     uint32_t module_id;
     uint32_t link_count;         /* links this model has; the rest of links[] is absent */
-    uint32_t padding;
     struct sim_link links[SIM_MAX_LINKS];
 };
 

@@ -52,16 +52,16 @@ static nvmlReturn_t read_ecc(struct nvml_call *call, const struct sim_gpu_info *
         set_u32(field, call, info->ecc_pending_mode);
         return NVML_SUCCESS;
     case FIELD_ECC_CORRECTED_VOLATILE:
-        set_u64(field, call, info->ecc_corrected_volatile);
+        set_u64(field, call, (uint64_t)info->ecc_corrected_volatile + info->sram_corrected_volatile);
         return NVML_SUCCESS;
     case FIELD_ECC_UNCORRECTED_VOLATILE:
-        set_u64(field, call, info->ecc_uncorrected_volatile);
+        set_u64(field, call, (uint64_t)info->ecc_uncorrected_volatile + info->sram_uncorrected_volatile);
         return NVML_SUCCESS;
     case FIELD_ECC_CORRECTED_AGGREGATE:
-        set_u64(field, call, info->ecc_corrected_aggregate);
+        set_u64(field, call, (uint64_t)info->ecc_corrected_aggregate + info->sram_corrected_aggregate);
         return NVML_SUCCESS;
     default:
-        set_u64(field, call, info->ecc_uncorrected_aggregate);
+        set_u64(field, call, (uint64_t)info->ecc_uncorrected_aggregate + info->sram_uncorrected_aggregate);
         return NVML_SUCCESS;
     }
 }

@@ -6,12 +6,22 @@
 enum error_type { ERROR_CORRECTED = 0, ERROR_UNCORRECTED = 1 };
 enum counter_type { COUNTER_VOLATILE = 0, COUNTER_AGGREGATE = 1 };
 
-static uint64_t ecc_count(const struct sim_gpu_info *info, unsigned error, unsigned counter)
+static uint64_t memory_count(const struct sim_gpu_info *info, unsigned error, unsigned counter)
 {
     if (error == ERROR_CORRECTED)
         return counter == COUNTER_VOLATILE ? info->ecc_corrected_volatile : info->ecc_corrected_aggregate;
     return counter == COUNTER_VOLATILE ? info->ecc_uncorrected_volatile : info->ecc_uncorrected_aggregate;
 }
+
+static uint64_t sram_count(const struct sim_gpu_info *info, unsigned error, unsigned counter)
+{
+    if (error == ERROR_CORRECTED)
+        return counter == COUNTER_VOLATILE ? info->sram_corrected_volatile : info->sram_corrected_aggregate;
+    return counter == COUNTER_VOLATILE ? info->sram_uncorrected_volatile : info->sram_uncorrected_aggregate;
+}
+
+/* Of the whole GPU. */
+static uint64_t ecc_count(const struct sim_gpu_info *info, unsigned error, unsigned counter) { return memory_count(info, error, counter) + sram_count(info, error, counter); }
 
 static nvmlReturn_t check_ecc(struct nvml_call *call, const struct sim_gpu_info *info, unsigned error, unsigned counter)
 {
@@ -28,16 +38,16 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsign
     return give_u64(&call, count, ecc_count(&reading.info, error, counter));
 }
 
-/* All errors happen in device memory. */
+/* All errors happen in device memory, or in SRAM without saying in which. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned error, unsigned counter, unsigned location, uint64_t *count)
 {
     DEVICE_OR_INSTANCE_CALL(call, device, instance);
     READING(call, reading);
-    const unsigned locations = 8, device_memory = 2;
+    const unsigned locations = 8, device_memory = 2, sram = 7;
     REQUIRE(call, location < locations);
     if (check_ecc(&call, &reading.info, error, counter) != NVML_SUCCESS)
         return call.result;
-    return give_u64(&call, count, location == device_memory ? ecc_count(&reading.info, error, counter) : 0);
+    return give_u64(&call, count, location == device_memory ? memory_count(&reading.info, error, counter) : location == sram ? sram_count(&reading.info, error, counter) : 0);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, unsigned error, unsigned counter, nvmlEccErrorCounts_t *counts)
@@ -47,13 +57,13 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, uns
     REQUIRE(call, counts != NULL);
     if (check_ecc(&call, &reading.info, error, counter) != NVML_SUCCESS)
         return call.result;
-    *counts = (nvmlEccErrorCounts_t){.device_memory = call_u64(&call, ecc_count(&reading.info, error, counter))};
+    *counts = (nvmlEccErrorCounts_t){.device_memory = call_u64(&call, memory_count(&reading.info, error, counter))};
     return call_end(&call, NVML_SUCCESS);
 }
 
 #define AMPERE 7u /* from here on rows are remapped; before, pages were retired */
 
-/* All errors happen in device memory: SRAM has none. */
+/* Uncorrected errors of SRAM are taken to be ones that two bits make, and to happen in the SMs. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_v1_t *out)
 {
     DEVICE_CALL(call, device);
@@ -63,7 +73,9 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nv
         return call_end(&call, NVML_ERROR_NOT_SUPPORTED);
     if (out->version != NVML_STRUCT_VERSION(nvmlEccSramErrorStatus_v1_t, 1))
         return call_end(&call, NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
-    *out = (nvmlEccSramErrorStatus_v1_t){.version = out->version, .threshold_exceeded = call_u32(&call, 0)};
+    *out = (nvmlEccSramErrorStatus_v1_t){.version = out->version, .aggregate_secded = reading.info.sram_uncorrected_aggregate, .aggregate_corrected = reading.info.sram_corrected_aggregate,
+        .volatile_secded = reading.info.sram_uncorrected_volatile, .volatile_corrected = reading.info.sram_corrected_volatile,
+        .aggregate_sm = reading.info.sram_uncorrected_aggregate, .threshold_exceeded = call_u32(&call, reading.info.sram_threshold_exceeded)};
     return call_end(&call, NVML_SUCCESS);
 }
 
@@ -171,9 +183,9 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceClearEccErrorCounts(nvmlDevice_t device, unsi
     if (check_ecc(&call, &reading.info, ERROR_CORRECTED, counter) != NVML_SUCCESS)
         return call.result;
     if (counter == COUNTER_VOLATILE)
-        reading.info.ecc_corrected_volatile = reading.info.ecc_uncorrected_volatile = 0;
+        reading.info.ecc_corrected_volatile = reading.info.ecc_uncorrected_volatile = reading.info.sram_corrected_volatile = reading.info.sram_uncorrected_volatile = 0;
     else
-        reading.info.ecc_corrected_aggregate = reading.info.ecc_uncorrected_aggregate = 0;
+        reading.info.ecc_corrected_aggregate = reading.info.ecc_uncorrected_aggregate = reading.info.sram_corrected_aggregate = reading.info.sram_uncorrected_aggregate = 0;
     return change_end(&call, &reading.info);
 }
 

@@ -22,6 +22,12 @@ def fabric():
     info = n.c_nvmlGpuFabricInfo_t()
     n.nvmlDeviceGetGpuFabricInfo(h, ctypes.byref(info))
     return info.state
+def sram():  # in all, in SRAM, in device memory; and whether there are too many
+    status = n.c_nvmlEccSramErrorStatus_v1_t()
+    status.version = n.nvmlEccSramErrorStatus_v1
+    n.nvmlDeviceGetSramEccErrorStatus(h, ctypes.byref(status))
+    at = lambda location: n.nvmlDeviceGetMemoryErrorCounter(h, 1, 0, location)
+    return [n.nvmlDeviceGetTotalEccErrors(h, 1, 0), at(7), at(2), status.bThresholdExceeded]
 def field(number, scope=0):
     value = n.nvmlDeviceGetFieldValues(h, [(number, scope)])[0]
     return [value.nvmlReturn, value.value.ullVal]
@@ -40,6 +46,8 @@ def test_the_two_tables_of_readings_are_one() -> None:
     [
         ("h100-sxm-80gb", "ecc_uncorrected_volatile", 3, "n.nvmlDeviceGetTotalEccErrors(h, 1, 0)", 3),
         ("h100-sxm-80gb", "ecc_corrected_aggregate", 9, "field(5)", [0, 9]),
+        ("h100-sxm-80gb", "sram_uncorrected_volatile", 3, "sram()", [3, 3, 0, 0]),
+        ("h100-sxm-80gb", "sram_threshold_exceeded", 1, "sram()", [0, 0, 0, 1]),
         ("h100-sxm-80gb", "remap_pending", 1, "[n.nvmlDeviceGetRemappedRows(h), field(144), field(230)]", None),
         ("h100-sxm-80gb", "remap_failed", 1, "n.nvmlDeviceGetRemappedRows(h)[3]", 1),
         ("h100-sxm-80gb", "recovery_action", 2, "field(230)", [0, 2]),

@@ -53,7 +53,7 @@ tell(metrics(first, sample(), 1, 2, 3, 20, 21, 60, 5, 0, 62, 63, 97, 10))
         answers = heard(child)
     *answers, memory = answers
     assert answers[:8] == [[0, 30.0], [0, 15.0], [0, 15.0], [0, 0.0], [0, 640.0], [0, 320.0], [3, 0.0], [2, 0.0]]
-    assert answers[8:] == [[0, 20.0], [0, 20.0], [3, 0.0]]  # a link is one of 16, and there is no 17th
+    assert answers[8:] == [[0, 20.0], [0, 20.0], [0, 0.0]]  # one link of 16, and one that is down
     assert memory == [
         0,
         pytest.approx(100 * (128 << 20) / (bandwidth / 10), abs=0.06),
