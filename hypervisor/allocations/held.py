@@ -41,6 +41,9 @@ class DeviceMemory:
     lent: float = 0.0  # share on top of the limit, as of the last step
     charged_ns: int | None = None  # at the last step that asked
     active_at: float | None = None  # when a charge was last seen
+    a_launch_ns: float = 0.0  # GPU time that a launch was charged in the mean, as of the last round
+    attributed: bool = False  # the driver tells how busy each process is, as of the last round
+    window_at: float | None = None  # end of the last window that was taken into account; None: there are none
     recent_busy: tuple[tuple[float, float], ...] = ()  # (time, busy ratio) of the last readings
     costs: tuple[LearnedCost, ...] = ()
     costs_at: float = float("-inf")

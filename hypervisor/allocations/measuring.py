@@ -9,7 +9,7 @@ from hypervisor.allocations.counters import Counts
 from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.overhead import Overhead
 from hypervisor.allocations.pacing import pacing_of
-from hypervisor.allocations.steering import correct
+from hypervisor.allocations.steering import Charged, correct
 from hypervisor.allocations.telling import Tell
 from hypervisor.limits import LimitFileError
 from hypervisor.model import (
@@ -55,7 +55,7 @@ def measure(
         for place, view in enumerate(views):
             _follow_overhead(held, place, view, contexts)
             _follow_busy(held, place, view)
-            correct(held, place, _attributed_busy(held, view), _busy_at(view), totals[place].launches, tell)
+            _correct_by_round(held, place, view, totals[place], tell)
     devices = tuple(
         _device_usage(held, place, views[place], totals[place], burst_seconds) for place in range(len(views))
     )
@@ -205,6 +205,18 @@ def _busy_at(view: DriverView) -> float:
     """The end of the driver's last window."""
     seen = (view.processes or {}).values()
     return max((process.busy_observed_at or view.observed_at for process in seen), default=view.observed_at)
+
+
+def _correct_by_round(held: Held, place: int, view: DriverView, counts: Counts, tell: Tell) -> None:
+    memory, survey = held.devices[place], held.survey
+    memory.a_launch_ns = counts.charged_ns / max(counts.launches, 1)
+    busy = _attributed_busy(held, view)
+    memory.attributed = busy is not None
+    # Where each window is followed (steering.follow), a round says nothing that was not known.
+    if survey is not None and memory.window_at is None:
+        account = survey.devices[place]
+        charged = Charged(total_ns=account.charged_ns, at=survey.at, a_launch_ns=memory.a_launch_ns)
+        correct(held, place, busy, _busy_at(view), charged, tell)
 
 
 def _attributed_busy(held: Held, view: DriverView) -> float | None:

@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from hypervisor.allocations.admission import Rules, admit, admit_change
 from hypervisor.allocations.adoption import Ground, adopt, bring_up_to_date, is_reserved
@@ -34,6 +35,7 @@ from hypervisor.model import (
     AllocationSpec,
     AllocationUsage,
     AttachedProcess,
+    BusyWindow,
     DeviceGrant,
     DeviceRequest,
     EventType,
@@ -241,12 +243,22 @@ class Allocations:
         """What a process needs in its environment to run under an allocation."""
         return environment(allocation)
 
-    def step(self, inventory: Inventory) -> tuple[AllocationUsage, ...]:
+    def step(
+        self, inventory: Inventory, windows: Mapping[str, BusyWindow] = MappingProxyType({})
+    ) -> tuple[AllocationUsage, ...]:
         """One control step: a sign of life in every file; once for each inventory, and once a second without one,
-        slots of the dead, recounts, overhead and figures; the end of allocations whose owner has gone."""
-        for held in self._rounds.step(self._ordered(), inventory):
+        slots of the dead, recounts, overhead and figures; the end of allocations whose owner has gone.
+
+        windows: by GPU UUID the driver's last window, for the GPUs that `sampled` names.
+        """
+        for held in self._rounds.step(self._ordered(), inventory, windows):
             self._end(held)
         return self.usages
+
+    @property
+    def sampled(self) -> frozenset[str]:
+        """UUIDs of the GPUs whose windows step() has a use for: some process's compute is limited there."""
+        return self._rounds.sampled(self._held.values())
 
     def reload(self, settings: Settings) -> None:
         """Take over changed settings; limit files that say something else by them are brought up to date."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hypervisor.allocations.adoption import Ground, bring_contexts_up_to_date
 from hypervisor.allocations.attendance import settle, survey
@@ -12,9 +12,9 @@ from hypervisor.allocations.foreign import foreign_busy, unattributed_pids
 from hypervisor.allocations.hearing import hear
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.measuring import measure
-from hypervisor.allocations.steering import lend_idle_time
+from hypervisor.allocations.steering import follow, is_steered, lend_idle_time
 from hypervisor.limits import LimitFileError, new_survey_buffer
-from hypervisor.model import AllocationPhase, Inventory, OwnerKind
+from hypervisor.model import AllocationPhase, BusyWindow, Inventory, OwnerKind
 
 ROUND_SECONDS = 1.0
 # A process that ended a moment ago may still be in the driver's list of the last reading.
@@ -38,11 +38,12 @@ class Rounds:
         self._ground = ground
         return self
 
-    def step(self, all_held: list[Held], inventory: Inventory) -> list[Held]:
+    def step(self, all_held: list[Held], inventory: Inventory, windows: Mapping[str, BusyWindow]) -> list[Held]:
         """Signs of life always, a round when it is time. Gives the allocations that have ended."""
         began = time.monotonic()
         self._beat(all_held)
         lend_idle_time(all_held, self._foreign_busy)
+        follow(all_held, windows, self._ground.tell)
         if inventory.sequence == self._sequence and began - self._round_at < ROUND_SECONDS:
             return []
         self._sequence, self._round_at = inventory.sequence, began
@@ -69,6 +70,11 @@ class Rounds:
                     bring_contexts_up_to_date(self._ground, held.allocation, held.files)
                 except LimitFileError as error:
                     held.lose_files(error)
+
+    @staticmethod
+    def sampled(all_held: Iterable[Held]) -> frozenset[str]:
+        """UUIDs of the GPUs whose windows are of use."""
+        return frozenset(grant.gpu_uuid for held in all_held if is_steered(held) for grant in held.allocation.grants)
 
     def ended_since(self, all_held: list[Held]) -> list[Held]:
         """Those that have ended since the last round. Only whom something makes likely to have ended is looked at."""

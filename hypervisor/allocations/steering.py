@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.telling import Tell
 from hypervisor.limits import LimitFileError
 from hypervisor.limits.control import Correction, Reading
 from hypervisor.limits.lending import EXPIRY_MS, Demand, lend
-from hypervisor.model import ComputePolicy, EventType, IsolationMode
+from hypervisor.model import BusyWindow, ComputePolicy, EventType, IsolationMode
 from hypervisor.model.allocation import SHARE_FULL_PPM
 
 # An allocation counts as active for so long after a charge: one of 20 ms at a share of a tenth comes each 200 ms.
@@ -18,11 +19,53 @@ ACTIVE_SECONDS = 0.5
 _NS = 1_000_000_000
 
 
-def correct(held: Held, place: int, busy_ratio: float | None, busy_at: float, launches: int, tell: Tell) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charged:
+    """What an allocation was charged on a device up to a moment, and how much of that a launch was, in the mean."""
+
+    total_ns: int
+    at: float
+    a_launch_ns: float
+
+
+def follow(all_held: Iterable[Held], windows: Mapping[str, BusyWindow], tell: Tell) -> None:
+    """Take each new window of the driver into account, for those whose compute is limited; at each control step."""
+    for held in all_held:
+        if not is_steered(held):
+            continue
+        for place, grant in enumerate(held.allocation.grants):
+            memory, window = held.devices[place], windows.get(grant.gpu_uuid)
+            if window is None:
+                memory.window_at = None
+            elif window.ended_at != memory.window_at:
+                memory.window_at = window.ended_at
+                charged = _charged(held, place, memory)
+                if charged is not None:
+                    known = Charged(total_ns=charged, at=time.monotonic(), a_launch_ns=memory.a_launch_ns)
+                    busy = _busy_in(held, window) if memory.attributed else None
+                    correct(held, place, busy, window.ended_at, known, tell)
+
+
+def is_steered(held: Held) -> bool:
+    """Is there compute of its processes to be held to a limit?"""
+    return (
+        bool(held.processes)
+        and held.allocation.spec.isolation is IsolationMode.SOFT
+        and any(grant.limit_share_ppm < SHARE_FULL_PPM for grant in held.allocation.grants)
+    )
+
+
+def _busy_in(held: Held, window: BusyWindow) -> float | None:
+    pids = {process.host_pid for process in held.processes}
+    # Whose pid is not known can't be found in it.
+    return None if None in pids else min(sum(window.ratios.get(pid, 0.0) for pid in pids if pid is not None), 1.0)
+
+
+def correct(held: Held, place: int, busy_ratio: float | None, busy_at: float, charged: Charged, tell: Tell) -> None:
     """Take one reading of the driver into account: the busy share of all processes of the allocation in the window
     that ended at busy_at; None where it does not tell of each of them."""
-    memory, survey, grant = held.devices[place], held.survey, held.allocation.grants[place]
-    if held.allocation.spec.isolation is not IsolationMode.SOFT or held.files is None or survey is None:
+    memory, grant = held.devices[place], held.allocation.grants[place]
+    if held.allocation.spec.isolation is not IsolationMode.SOFT or held.files is None:
         return
     try:
         if memory.correction is None:
@@ -33,9 +76,9 @@ def correct(held: Held, place: int, busy_ratio: float | None, busy_at: float, la
             Reading(
                 busy_ratio=busy_ratio,
                 busy_at=busy_at,
-                charged_ns=survey.devices[place].charged_ns,
-                launches=launches,
-                charged_at=survey.at,
+                charged_ns=charged.total_ns,
+                a_launch_ns=charged.a_launch_ns,
+                charged_at=charged.at,
                 share=min(grant.limit_share_ppm / SHARE_FULL_PPM + memory.lent, 1.0),
             )
         )

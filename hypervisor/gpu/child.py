@@ -43,6 +43,8 @@ class Reader:
                 return survey.place(self._nvml, self._cards[slot], self._cards)
             case wire.Read(slot):
                 return survey.read(self._nvml, self._cards[slot])
+            case wire.Sampling(slot):
+                return survey.samples(self._nvml, self._cards[slot])
             case wire.Health(slot):
                 return self._health(self._nvml, self._cards[slot])
             case wire.Events():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hypervisor.gpu import wire
 from hypervisor.gpu.codes import ErrorClass, classify, words
 from hypervisor.gpu.wire import Answer
+from hypervisor.model.busy import BusyWindow
 from hypervisor.model.gpu import ProcessOnGpu
 
 # The longest window of a driver: before it is over, no new sample says nothing about a process.
@@ -91,3 +92,22 @@ def average(samples: tuple[wire.Sample, ...] | list[wire.Sample], *, now: float,
         ratio = sum(min(each.busy_percent, 100) for each in own) / len(own) / 100
         found[pid] = Busy(ratio, ended if believable else now)
     return found
+
+
+def next_window(
+    last: BusyWindow | None, samples: Answer[list[wire.Sample]], *, now: float, wall_offset: float
+) -> BusyWindow | None:
+    """The window that new samples tell of; the last one while the driver says nothing new, None where it never does.
+
+    All samples of a window come together, so a process without one had nothing to do in it. Where nobody has one for
+    longer than any window lasts, nobody has.
+    """
+    if samples.value is None:
+        return None if classify(samples.code) is ErrorClass.ABSENT else last
+    found = average(samples.value, now=now, wall_offset=wall_offset)
+    if found:
+        ended_at = max(each.observed_at for each in found.values())
+        return BusyWindow(ended_at=ended_at, ratios={pid: each.ratio for pid, each in found.items()})
+    if last is None or now - last.ended_at >= SAMPLE_WINDOW_SECONDS:
+        return BusyWindow(ended_at=now, ratios={})
+    return last

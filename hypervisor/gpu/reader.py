@@ -25,6 +25,7 @@ from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import LingeringProcesses, ReaderGoneError, ReaderHungError, open_reader_process
 from hypervisor.gpu.session import AnsweredLateError, Known, Session, Turn
 from hypervisor.gpu.statistics import GpuReaderStatistics
+from hypervisor.model.busy import BusyWindow
 from hypervisor.model.health import HealthCode
 from hypervisor.model.inventory import Inventory
 from hypervisor.model.refusal import Refusal, RefusalReason
@@ -175,6 +176,16 @@ class GpuReader:
     def attribute_by(self, owner_of: Callable[[int], str]) -> None:
         """Learn from a function whose program a host pid is, "" when it does not know."""
         self._known.health.owner_of = owner_of
+
+    @property
+    def windows(self) -> Mapping[str, BusyWindow]:
+        """By UUID, how busy the processes were in the last window of those GPUs that sample() named."""
+        return self._known.windows
+
+    def sample(self, uuids: frozenset[str]) -> None:
+        """Look at the samples of these GPUs' processes as often as the driver makes them; of the others with each
+        round only, which costs less."""
+        self._known.sampled = uuids
 
     def statistics(self) -> GpuReaderStatistics:
         """What was counted since the start."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 import trio
 
 from hypervisor.config import Settings
-from hypervisor.gpu import failures, wire
+from hypervisor.gpu import failures, processes, wire
 from hypervisor.gpu.conditions import Finding
 from hypervisor.gpu.failures import UnusableError
 from hypervisor.gpu.fleet import SURVEY_SECONDS, Fleet
@@ -20,6 +20,7 @@ from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import ReaderGoneError, ReaderHungError, ReaderProcess
 from hypervisor.gpu.slots import EVENTS_SLOT, slot_of
 from hypervisor.gpu.statistics import Counters
+from hypervisor.model.busy import BusyWindow
 from hypervisor.model.health import HealthState
 
 Expected = TypeVar("Expected", bound=wire.Reply)
@@ -29,6 +30,8 @@ HOST_MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 DRIVER_SECONDS = 5.0
 # A reading takes milliseconds. After this the other GPUs are given to another reader, while this one waits on.
 SLOW_SECONDS = 0.6
+# Between two looks at the samples of processes: the shortest window of a driver.
+SAMPLING_SECONDS = 1 / 6
 # Opening a GPU that sleeps takes the driver seconds.
 START_PATIENCE = 3
 # While a GPU is lost, NVML is started anew from time to time: only then does it see that a reset brought it back.
@@ -51,6 +54,8 @@ class Known:
     health: HealthMonitor
     counters: Counters = field(default_factory=Counters)
     opened: wire.Opened | None = None
+    sampled: frozenset[str] = frozenset()  # UUIDs of the GPUs whose processes are to be looked at between rounds
+    windows: dict[str, BusyWindow] = field(default_factory=dict)  # of these, by UUID
     renewal_seconds: float = FIRST_RENEWAL_SECONDS
 
 
@@ -99,7 +104,34 @@ class Session:
                 self._known.renewal_seconds = min(self._known.renewal_seconds * 2, MOST_RENEWAL_SECONDS)
                 return
             interval = self._known.settings.reading_interval_seconds
-            await trio.sleep(max(0.0, begun + interval - time.monotonic()))
+            await self._between_rounds(begun, begun + interval)
+
+    async def _between_rounds(self, begun: float, until: float) -> None:
+        """Wait, and look at the samples of processes meanwhile, where somebody asks for them."""
+        due = begun
+        while (now := time.monotonic()) < until:
+            due += SAMPLING_SECONDS
+            await trio.sleep(max(0.0, min(due, until) - now))
+            if due < until:
+                await self._sample()
+                due = max(due, time.monotonic() - SAMPLING_SECONDS)  # after a stop, none is made up for
+
+    async def _sample(self) -> None:
+        known = self._known
+        known.windows = {uuid: window for uuid, window in known.windows.items() if uuid in known.sampled}
+        if not known.sampled:
+            return
+        for card in known.fleet.cards_to_read(now=time.monotonic()):
+            if card.uuid not in known.sampled or card.mig_enabled:
+                continue
+            told = await self._ask(wire.Sampling(card.slot), wire.Sampled, slow=SLOW_SECONDS)
+            now = time.monotonic()
+            last = known.windows.get(card.uuid)
+            window = processes.next_window(last, told.samples, now=now, wall_offset=time.time() - now)
+            if window is not None:
+                known.windows[card.uuid] = window
+            else:
+                known.windows.pop(card.uuid, None)
 
     def _driver(self, opened: wire.Opened) -> object:
         """What tells one driver from the next: the library's file, and the module's version."""
@@ -135,6 +167,7 @@ class Session:
         await self._look_after_health(begun)
         if fleet.survey_due_at <= begun:
             await self._survey()
+        await self._sample()
         counters.add_calls((await self._ask(wire.Count(), wire.Counted)).calls)
         counters.rounds += 1
         counters.last_round_seconds = time.monotonic() - begun

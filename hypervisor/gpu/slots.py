@@ -18,7 +18,7 @@ def slot_of(request: wire.Request) -> str | None:
     match request:
         case wire.Attach(index, bus_id):
             return bus_id or by_index(index or 0)
-        case wire.Survey(slot) | wire.Read(slot) | wire.Health(slot):
+        case wire.Survey(slot) | wire.Read(slot) | wire.Sampling(slot) | wire.Health(slot):
             return slot
         case wire.Events():
             return EVENTS_SLOT

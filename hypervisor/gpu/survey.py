@@ -41,6 +41,11 @@ class Card:
     device: Device
     uuid: str
     instances: list[tuple[str, Device]] = field(default_factory=list)
+    sampled: Device = field(init=False)  # the same handle, with a memory of its own of which samples were given
+
+    def __post_init__(self) -> None:
+        self.sampled = Device(self.device.handle)
+
     vgpu_guest: bool = False
 
 
@@ -189,6 +194,11 @@ def read(nvml: Nvml, card: Card) -> wire.ReadDone:
     devices = [_readings(nvml, card.uuid, card.device)]
     devices += [_readings(nvml, uuid, device) for uuid, device in card.instances]
     return wire.ReadDone(mig, devices)
+
+
+def samples(nvml: Nvml, card: Card) -> wire.Sampled:
+    """Samples of the card's processes that this did not give before."""
+    return wire.Sampled(nvml_processes.samples(nvml, card.sampled))
 
 
 def _readings(nvml: Nvml, uuid: str, device: Device) -> wire.DeviceReadings:

@@ -171,6 +171,12 @@ class Read(msgspec.Struct, frozen=True, tag=True):
     slot: str
 
 
+class Sampling(msgspec.Struct, frozen=True, tag=True):
+    """Tell the samples of an attached GPU's processes since this was last asked, and nothing else."""
+
+    slot: str
+
+
 class Health(msgspec.Struct, frozen=True, tag=True):
     """Watch the events of an attached GPU, if that is not done yet, and then tell its state of health."""
 
@@ -239,6 +245,12 @@ class ReadDone(msgspec.Struct, frozen=True, tag=True):
     devices: list[DeviceReadings]
 
 
+class Sampled(msgspec.Struct, frozen=True, tag=True):
+    """What a GPU itself says of its processes; its MIG devices have no samples."""
+
+    samples: Answer[list[Sample]]
+
+
 class HealthDone(msgspec.Struct, frozen=True, tag=True):
     """State of health of a card, in NVML's numbers.
 
@@ -278,8 +290,8 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
     calls: list[Call]
 
 
-Request = Open | Attach | Survey | Read | Health | Events | Count
-Reply = Opened | Failed | Attached | Surveyed | ReadDone | HealthDone | EventsDone | Counted
+Request = Open | Attach | Survey | Read | Sampling | Health | Events | Count
+Reply = Opened | Failed | Attached | Surveyed | ReadDone | Sampled | HealthDone | EventsDone | Counted
 
 
 def frame(message: Request | Reply) -> bytes:

@@ -25,7 +25,7 @@ LEAST_READINGS = 2.0
 READINGS_TO_LOWER = 3
 DEAD_BAND = 0.01  # of the correction: the driver tells whole percents
 MOST_STEP = 2.0
-RECOIL = 1.25  # times the share in one reading: a correction below 1 is taken back by as much, at once
+RECOIL = 1.25  # times the share: a correction below 1 is taken back by as much, at once
 BUSY_FLOOR = 0.005  # below this neither side says anything
 MOST_BUSY = 1.05  # drivers round up; beyond it is no share
 STALE_SECONDS = 5.0  # between two readings: too long for one rate
@@ -34,18 +34,19 @@ WINDOW_SECONDS = 1 / 6  # of the driver's samples, the shortest
 EDGE = 0.3  # standard deviation of what a window's edges cut off a launch, in launches
 OVER_POINTS = 0.05  # above the share, in readings in a row over OVER_SECONDS: the limit does not hold
 OVER_SECONDS = 10.0
+LEVEL_SECONDS = 0.3  # windows of a sixth of a second hold one launch of 20 ms more or less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One look: the share of time that the driver saw the processes busy in the window that ended at busy_at (None: it
-    does not say), GPU time charged so far at charged_at for so many launches, and the share in force, what was lent
-    included."""
+    does not say), GPU time charged so far at charged_at and how much of that a launch was in the mean, and the share in
+    force, what was lent included."""
 
     busy_ratio: float | None
     busy_at: float
     charged_ns: int
-    launches: int
+    a_launch_ns: float
     charged_at: float
     share: float
 
@@ -93,8 +94,8 @@ class _Evidence:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
     """The correction in force and what it rests on. frozen says why the last reading changed nothing, "" when it was
-    used. over_since, over_until: the first and the last of the readings in a row that were above the share; raised_at:
-    when the correction was raised for that."""
+    used. level: the busy ratio over about the last LEVEL_SECONDS. over_since, over_until: the first and the last of the
+    readings in a row that were above the share; raised_at: when the correction was raised for that."""
 
     value: float = 1.0
     frozen: str = ""
@@ -102,6 +103,7 @@ class Correction:
     over_until: float | None = None
     raised_at: float | None = None
     last: Reading | None = None
+    level: float | None = None
     evidence: _Evidence = _Evidence()
     surprises: tuple[tuple[float, float, float], ...] = ()
 
@@ -124,25 +126,27 @@ class Correction:
         assert last is not None
         assert reading.busy_ratio is not None
         x, share = min(reading.busy_ratio, 1.0), reading.share
-        over = x > share + OVER_POINTS
+        passed = max(reading.busy_at - last.busy_at, 0.0)
+        level = x if self.level is None else self.level + (x - self.level) * -math.expm1(-passed / LEVEL_SECONDS)
+        over = level > share + OVER_POINTS
         watched = replace(
             self,
             last=reading,
+            level=level,
             over_since=(self.over_since if self.over_since is not None else reading.busy_at) if over else None,
             over_until=reading.busy_at if over else None,
         )
         if watched.does_not_hold and (self.raised_at is None or reading.busy_at - self.raised_at >= OVER_SECONDS):
-            raised = _within(self.value * min(x / share, MOST_STEP))
+            raised = _within(self.value * min(level / share, MOST_STEP))
             watched = replace(watched, value=raised, raised_at=reading.busy_at, evidence=_Evidence())
-        if self.value < 1 and x > share * RECOIL + OVER_POINTS:
+        if self.value < 1 and level > share * RECOIL + OVER_POINTS:
             # What was learned to cost too much costs less now; charges are right again before more is learned.
-            watched = replace(watched, value=min(1.0, self.value * x / share), evidence=_Evidence())
+            watched = replace(watched, value=min(1.0, self.value * level / share), evidence=_Evidence())
         u = (reading.charged_ns - last.charged_ns) / 1e9 / (reading.charged_at - last.charged_at)
         if u < BUSY_FLOOR and x < BUSY_FLOOR:
             return replace(watched, frozen="nothing to do")
-        launches = max(reading.launches - last.launches, 1)
-        one = (reading.charged_ns - last.charged_ns) / 1e9 / launches
-        return watched.weighed(x, u, EDGE * min(one / WINDOW_SECONDS, 1.0))
+        one = min(max(reading.a_launch_ns / 1e9 / WINDOW_SECONDS, 0.0), 1.0)
+        return watched.weighed(x, u, EDGE * one)
 
     def weighed(self, x: float, u: float, edge: float) -> Correction:
         """With one more reading as evidence: busy ratio, rate of charges, and what the window's edges blur."""
@@ -182,7 +186,7 @@ _SAME = "the driver says nothing new"
 
 def _unusable(reading: Reading, last: Reading | None) -> str:
     """Why nothing follows from a reading; "" when it can be used."""
-    numbers = (reading.busy_at, reading.charged_at, reading.share)
+    numbers = (reading.busy_at, reading.charged_at, reading.share, reading.a_launch_ns)
     if reading.busy_ratio is None:
         return "the driver does not say how busy the processes are"
     if not all(math.isfinite(number) for number in (*numbers, reading.busy_ratio)):

@@ -17,6 +17,7 @@ from hypervisor.model.allocation import (
     QosClass,
     Resources,
 )
+from hypervisor.model.busy import BusyWindow
 from hypervisor.model.diagnosis import CheckResult, Diagnosis, SkipReason, Verdict
 from hypervisor.model.event import Event, EventType, ObjectKind, ObjectReference
 from hypervisor.model.figure import Figure, FigureSource
@@ -42,6 +43,7 @@ __all__ = [
     "AllocationSpec",
     "AllocationUsage",
     "AttachedProcess",
+    "BusyWindow",
     "CheckResult",
     "Compute",
     "ComputePolicy",

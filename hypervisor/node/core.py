@@ -33,6 +33,7 @@ from hypervisor.node.occurrences import Occurrences
 from hypervisor.node.publisher import Publisher
 from hypervisor.node.reporter import Reporter
 from hypervisor.node.revisions import Revisions
+from hypervisor.node.sampling import SampledSteps
 from hypervisor.node.state import NodeState, Parts
 from hypervisor.node.workers import NodeWorkers
 from hypervisor.workers import WorkerSettings, open_supervisor
@@ -97,7 +98,7 @@ class NodeCore:
             worker_grace=lambda: self._live.settings.worker_grace_seconds,
         )
         self.control = Control(
-            steps=allocations,
+            steps=SampledSteps(allocations, reader),
             inventory=lambda: reader.inventory,
             publisher=self._publisher,
             intervals=lambda: self._live.intervals,

@@ -1,14 +1,12 @@
-"""The daemon's part: what the driver would tell once a second, the shipped control logic, the words in the files."""
+"""The daemon's part: what the driver tells of each window, the shipped control logic, the words in the files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypervisor.limits import LimitFiles, new_survey_buffer
+from hypervisor.limits import LimitFiles, UsageSurvey, new_survey_buffer
 from hypervisor.limits.control import Correction, Reading
 from tests.pacing.cell import Load
-
-WINDOWS_A_READING = 1
 
 
 class Daemon:
@@ -20,14 +18,12 @@ class Daemon:
         self._buffer = new_survey_buffer()
         self._busy: list[list[float]] = []
         self._at = 0.0
-        self._windows = 0
 
     def window_ended(self, now: float, busy: Sequence[Sequence[float]]) -> None:
         """One window of the driver's samples is over; busy seconds so far by Pod and device."""
         last, since = self._busy, now - self._at
         self._busy, self._at = [list(each) for each in busy], now
-        self._windows += 1
-        if not last or self._windows % WINDOWS_A_READING:
+        if not last:
             return
         for pod, (load, files) in enumerate(self._pods):
             if files is None or files.usage is None:
@@ -39,7 +35,7 @@ class Daemon:
                     busy_ratio=percent / 100,
                     busy_at=now,
                     charged_ns=survey.devices[device].charged_ns,
-                    launches=sum(slot.devices[device].launches for slot in survey.slots if slot.devices),
+                    a_launch_ns=_a_launch_ns(survey, device),
                     charged_at=now,
                     share=load.share,
                 )
@@ -49,3 +45,8 @@ class Daemon:
     def correction(self, pod: int) -> float:
         """What is in force on the first device."""
         return self._corrections[pod][0].value
+
+
+def _a_launch_ns(survey: UsageSurvey, device: int) -> float:
+    charged = [slot.devices[device] for slot in survey.slots if slot.devices]
+    return sum(each.charged_ns for each in charged) / max(sum(each.launches for each in charged), 1)

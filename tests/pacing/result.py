@@ -13,7 +13,8 @@ SETTLED_POINTS = 1.0
 class Result:
     """busy: of each Pod and device, GPU seconds at each mark; marks are seconds since launching began.
 
-    longest_stall_ms is of one launch of the first Pod, longest_later_stall_ms of one that began after a second; launches are by process of the first Pod.
+    longest_stall_ms is of one launch of the first Pod, longest_later_stall_ms of one that began after the first second;
+    launches are by process of the first Pod.
     """
 
     cell: Cell

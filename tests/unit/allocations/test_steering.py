@@ -14,6 +14,7 @@ from hypervisor.limits import DeviceControl, ShmFile
 from hypervisor.model import (
     Allocation,
     AllocationSpec,
+    BusyWindow,
     ComputePolicy,
     DeviceUsage,
     Enforcement,
@@ -138,6 +139,29 @@ def reading(
         found = inventory(device(processes=(process,)), sequence=round(clock.now), observed_at=clock.now)
         usages = allocations.step(found)
     return usages[0].devices[0]
+
+
+def windows(allocations: Allocations, clock: Clock, pod: Pod, *, busy: float, charged: float, count: int) -> None:
+    """Windows of a sixth of a second, each with two control steps; the inventory stays the same."""
+    process = ProcessOnGpu(pid=os.getpid(), memory_bytes=GIB // 2, busy_ratio=busy, busy_observed_at=clock.now)
+    found = inventory(device(processes=(process,)), sequence=round(clock.now), observed_at=clock.now)
+    (uuid,) = (one.identity.uuid for one in found.devices)
+    for _ in range(count):
+        pod.charge(charged / 6)
+        window = BusyWindow(ended_at=clock.now, ratios={os.getpid(): busy})
+        for _ in range(2):
+            clock.now += 1 / 12
+            allocations.step(found, {uuid: window})
+
+
+def test_each_window_counts_where_there_are_windows(node: Node, clock: Clock) -> None:
+    allocations = node.start()
+    assert allocations.sampled == frozenset()
+    pod = attached(allocations)
+    windows(allocations, clock, pod, busy=0.5, charged=0.25, count=1)
+    assert len(allocations.sampled) == 1
+    windows(allocations, clock, pod, busy=0.5, charged=0.25, count=6)
+    assert pod.control.correction_ppm == pytest.approx(2_000_000, rel=0.02)
 
 
 def attached(allocations: Allocations, share: float = 50) -> Pod:

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypervisor.gpu import lists, processes
-from hypervisor.gpu.codes import INSUFFICIENT_SIZE, NOT_FOUND, UNREADABLE
+from hypervisor.gpu.codes import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, UNREADABLE
 from hypervisor.gpu.processes import SAMPLE_WINDOW_SECONDS, Activity
 from hypervisor.gpu.wire import Answer, Process, Sample
+from hypervisor.model import BusyWindow
 
 NOW = 1000.0
 OFFSET = 1_700_000_000.0
@@ -50,6 +51,29 @@ def test_no_samples_at_all_is_unknown_and_not_idle() -> None:
     told = combine(Activity(), Answer([Process(1, 100)]), Answer(None, 3))
     assert told.processes is not None
     assert told.processes[0].busy_ratio is None
+
+
+def window(last: BusyWindow | None, samples: Answer[list[Sample]], now: float = NOW) -> BusyWindow | None:
+    return processes.next_window(last, samples, now=now, wall_offset=OFFSET)
+
+
+def test_who_has_no_sample_in_a_window_was_idle_in_it() -> None:
+    first = window(None, Answer([Sample(7, us(NOW - 0.1), 40), Sample(8, us(NOW - 0.1), 20)]))
+    assert first is not None
+    assert first.ratios == {7: 0.4, 8: 0.2}
+    assert first.ended_at == pytest.approx(NOW - 0.1)
+    second = window(first, Answer([Sample(8, us(NOW + 0.1), 30)]), NOW + 0.2)
+    assert second is not None
+    assert second.ratios == {8: 0.3}
+
+
+def test_a_window_stands_until_there_is_a_new_one_or_it_must_have_been_empty() -> None:
+    first = window(None, Answer([Sample(7, us(NOW - 0.1), 40)]))
+    assert window(first, Answer([]), NOW + 0.3) is first
+    later = NOW + SAMPLE_WINDOW_SECONDS
+    assert window(first, Answer([]), later) == BusyWindow(ended_at=later, ratios={})
+    assert window(first, Answer(None, UNREADABLE), later) is first  # nobody knows
+    assert window(first, Answer(None, NOT_SUPPORTED)) is None  # nobody ever will
 
 
 def test_time_of_mps_clients_is_unknown() -> None:

@@ -22,7 +22,7 @@ class Plant:
         self.share, self.factor, self.noise, self.launch_seconds = share, factor, noise, launch_seconds
         self.random = random.Random(5)
         self.correction = Correction()
-        self.at, self.charged, self.launches = 100.0, 0.0, 0.0
+        self.at, self.charged = 100.0, 0.0
         self.achieved: list[float] = []
 
     def second(self) -> None:
@@ -31,7 +31,6 @@ class Plant:
         self.achieved.append(busy)
         self.at += 1.0
         self.charged += min(rate, 1 / self.factor)
-        self.launches += rate / self.launch_seconds
         seen = round(100 * min(max(busy + self.random.gauss(0, self.noise), 0.0), 1.0)) / 100
         self.correction = self.correction.after(self.reading(seen))
 
@@ -40,7 +39,7 @@ class Plant:
             busy_ratio=seen,
             busy_at=self.at - 0.1,
             charged_ns=round(self.charged * NS),
-            launches=round(self.launches),
+            a_launch_ns=self.launch_seconds * NS,
             charged_at=self.at,
             share=self.share,
         )
@@ -130,7 +129,7 @@ def test_stale_readings_freeze() -> None:
             busy_ratio=some.none() | some.floats(),
             busy_at=some.floats(),
             charged_ns=some.integers(-(2**64), 2**64),
-            launches=some.integers(-(2**64), 2**64),
+            a_launch_ns=some.floats(),
             charged_at=some.floats(),
             share=some.floats(),
         ),

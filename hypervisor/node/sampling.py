@@ -1,0 +1,48 @@
+"""Between the allocations and the gpu-reader: whose processes are to be looked at, and what was seen of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from hypervisor.model import Allocation, AllocationUsage, BusyWindow, Inventory
+
+
+class Sampler(Protocol):
+    """What is needed of the gpu-reader."""
+
+    @property
+    def windows(self) -> Mapping[str, BusyWindow]: ...
+
+    def sample(self, uuids: frozenset[str]) -> None: ...
+
+
+class Sampled(Protocol):
+    """What is needed of the allocations."""
+
+    @property
+    def all(self) -> tuple[Allocation, ...]: ...
+
+    @property
+    def sampled(self) -> frozenset[str]: ...
+
+    def step(self, inventory: Inventory, windows: Mapping[str, BusyWindow]) -> tuple[AllocationUsage, ...]: ...
+
+
+class SampledSteps:
+    """The steps of the allocations with the windows of those GPUs that they have a use for."""
+
+    def __init__(self, allocations: Sampled, sampler: Sampler) -> None:
+        self._allocations = allocations
+        self._sampler = sampler
+
+    @property
+    def all(self) -> tuple[Allocation, ...]:
+        """All allocations."""
+        return self._allocations.all
+
+    def step(self, inventory: Inventory) -> tuple[AllocationUsage, ...]:
+        """One step; from the next round on, the GPUs are sampled that it asked for."""
+        usages = self._allocations.step(inventory, self._sampler.windows)
+        self._sampler.sample(self._allocations.sampled)
+        return usages
