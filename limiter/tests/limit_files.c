@@ -3,6 +3,7 @@
  *
  *   limit_files make DIRECTORY UUID VRAM_BYTES SHARE_PPM [CONTEXT_BYTES [BURST_NS]]
  *   limit_files set DIRECTORY UUID VRAM_BYTES SHARE_PPM   the same, in place
+ *   limit_files also DIRECTORY UUID VRAM_BYTES SHARE_PPM  one more device
  *   limit_files freeze DIRECTORY 0|1
  *   limit_files flags DIRECTORY FLAGS                     enum hv_device_flags of the first device
  *   limit_files host-memory DIRECTORY BYTES               the Pod's quota for pinned host memory
@@ -129,6 +130,16 @@ int main(int count, char **arguments)
     if (strcmp(command, "flags") == 0 && count == 4) {
         struct hv_limits limits = limits_in_force(&files);
         limits.devices[0].flags = (uint32_t)strtoul(arguments[3], NULL, 10);
+        publish_limits(&files, &limits);
+        return 0;
+    }
+    if (strcmp(command, "also") == 0 && count == 6) {
+        struct hv_limits limits = limits_in_force(&files);
+        struct hv_limits more = soft_limits(arguments[3], strtoull(arguments[4], NULL, 10),
+                                            (uint32_t)strtoul(arguments[5], NULL, 10));
+        if (limits.device_count >= HV_MAX_DEVICES)
+            return usage_error();
+        limits.devices[limits.device_count++] = more.devices[0];
         publish_limits(&files, &limits);
         return 0;
     }

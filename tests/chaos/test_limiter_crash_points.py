@@ -90,6 +90,7 @@ def may_stay_unpassed(line: str) -> bool:
 
 @pytest.mark.slow
 def test_death_at_every_store_harms_nobody(pod: Pod, numbered: tuple[Path, Path]) -> None:
+    """HAMi-core PR 248: a kill in the initialisation. HAMi-core PR 260: a kill between two stores; nobody hangs."""
     done = walk(pod, *numbered, stride=1, offset=0)
     assert done.returncode == 0, done.stdout + done.stderr
     *unpassed, summary = done.stdout.splitlines()

@@ -81,6 +81,7 @@ def waves(node: Node) -> Waves:
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS, key=lambda each: each.wave), ids=lambda scenario: scenario.fault)
 def test_a_fault_is_published_told_counted_and_ends(waves: Waves, scenario: Scenario) -> None:
+    """HAMi 1704 is one of them: unknown errors of NVML after the rules for devices were reloaded."""
     node = waves.node
     waves.begin(scenario.wave)
     before = waves.before[scenario.fault]

@@ -66,6 +66,7 @@ def test_a_file_that_is_not_in_order_is_refused(pod: Pod, offset: int, content: 
 
 
 def test_a_truncated_file_is_refused(pod: Pod) -> None:
+    """HAMi-core 7: a file of another size."""
     subprocess.run(["truncate", "-s", "100", str(pod.files.directory / "usage")], check=True)
     assert pod.ask(INIT, TF_LIMITER_WAIT_MS="20") == NOT_READY
 

@@ -169,7 +169,10 @@ def test_system_calls_may_be_forbidden(pod: Pod) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_a_program_of_another_user_is_limited(pod: Pod, build: Callable[..., Path], limit_files: Path) -> None:
-    """Non-root, as most containers: the files are readable, and the usage writable, by all."""
+    """Non-root, as most containers: the files are readable, and the usage writable, by all.
+
+    HAMi 1090: as a user that is not root.
+    """
     with tempfile.TemporaryDirectory(prefix="limiter-user-") as name:
         folder = Path(name)
         folder.chmod(0o755)

@@ -12,6 +12,11 @@ SECONDS = 2.0
 POINTS = 0.05
 
 BUSY = """
+    class Configuration(ctypes.Structure):
+        _fields_ = [(name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")]
+        _fields_ += [("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint)]
+    def launch_extended(function):
+        return call("cuLaunchKernelEx", ctypes.byref(Configuration(1, 1, 1, 32, 1, 1, 0)), function, None, None)
     start()
     function = kernel({microseconds})
     tell("ready")
@@ -22,6 +27,7 @@ BUSY = """
 FORMS = {
     "plain": "launch(function)",
     "per-thread": "launch(function, name='cuLaunchKernel_ptsz')",
+    "extended": "launch_extended(function)",
     "cooperative": "call('cuLaunchCooperativeKernel', function, 1, 1, 1, 32, 1, 1, 0, None, None)",
 }
 
@@ -45,6 +51,10 @@ def wait_until(moment: float) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_of_launch_is_held_to_the_share(pod: Pod, form: str) -> None:
+    """HAMi-core 76: by the file alone, whether others are there or not.
+
+    HAMi-core PR 143 and HAMi-core PR 278: the extended and the cooperative launch too.
+    """
     source = BUSY.format(microseconds=1000, launch=FORMS[form])
     pod.files.make(GIB, 250_000)
     assert busy_share(pod, source) == pytest.approx(0.25, abs=POINTS)
@@ -177,6 +187,7 @@ INSTANTIATE = """
 
 
 def test_a_graph_is_charged_by_its_kernels_before_it_was_measured(pod: Pod) -> None:
+    """HAMi 1445: graphs are charged."""
     assert charged_for_first_launch(pod, INSTANTIATE.format(kernel="long")) == pytest.approx(50, abs=8)
     assert charged_for_first_launch(pod, INSTANTIATE.format(kernel="short")) < 8
 

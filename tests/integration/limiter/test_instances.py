@@ -64,6 +64,7 @@ HOLD = """
 
 @pytest.mark.parametrize("form", ["uuid", "beginning", "small", "before 470"])
 def test_an_instance_is_limited_however_it_is_named(instances: tuple[Pod, Names], form: str) -> None:
+    """HAMi 1014: MIG devices by their own names."""
     pod, names = instances
     assert pod.ask(HOLD, CUDA_VISIBLE_DEVICES=names[form]) == [256, 0, 2]
     total, *results = pod.ask(HOLD, limited=False, CUDA_VISIBLE_DEVICES=names[form])

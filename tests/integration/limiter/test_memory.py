@@ -71,6 +71,7 @@ def test_a_refused_program_lives_on_and_the_driver_was_not_asked(pod: Pod) -> No
 
 
 def test_a_pointer_that_nobody_knows_is_for_the_driver_to_judge(pod: Pod) -> None:
+    """HAMi-core 257: what is not known is freed all the same."""
     source = "start(); tell([free(ctypes.c_uint64(12345)), call('cuMemFree_v2', ctypes.c_uint64(0))])"
     assert pod.ask(source) == pod.ask(source, limited=False)
 
@@ -139,6 +140,7 @@ def test_the_view_is_the_limit_for_cuda_and_nvml(pod: Pod) -> None:
 
 
 def test_a_limit_above_the_card_shows_the_card(pod: Pod) -> None:
+    """HAMi-core PR 82: a total larger than the card."""
     pod.files.set(1 << 43)
     source = "start(); tell(memory())"
     assert pod.ask(source) == pod.ask(source, limited=False)

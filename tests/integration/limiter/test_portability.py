@@ -26,6 +26,7 @@ def required_versions(library: Path) -> set[tuple[int, ...]]:
 
 
 def test_no_symbol_is_newer_than_the_oldest_glibc_we_run_on() -> None:
+    """nvshare 26: an old glibc."""
     assert max(required_versions(LIMITER)) <= OLDEST_GLIBC
 
 

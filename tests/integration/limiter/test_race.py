@@ -66,6 +66,7 @@ def hear(process: subprocess.Popen[str], word: str) -> None:
 def test_never_a_byte_over_the_limit_and_the_ledger_agrees_afterwards(
     pod: Pod, build: Callable[..., Path], seed: int
 ) -> None:
+    """HAMi-core PR 273: processes that allocate at once."""
     racer = build("racer", "racer.c", flags=(str(DRIVER),))
     context = int(pod.gpu()["memory"]["context_bytes"])
     limit = 8 * GIB

@@ -28,6 +28,7 @@ def linked(build: Callable[..., Path]) -> Path:
 
 @pytest.mark.parametrize("road", ["dlsym", "default", "next", "deepbind", "lookup", "lookup-old"])
 def test_a_program_that_opens_the_driver_is_limited(pod: Pod, roads: Path, road: str) -> None:
+    """nvshare 11: a program that looks everything up with cuGetProcAddress_v2 is limited too."""
     assert pod.run([str(roads), road]).stdout == REFUSED
     assert pod.run([str(roads), road], limited=False).stdout == GRANTED
 
@@ -51,6 +52,7 @@ def test_a_versioned_lookup_answers_as_without_the_limiter(pod: Pod, roads: Path
 def test_every_lookup_of_the_cuda_runtime_is_answered_as_by_the_driver(
     pod: Pod, build: Callable[..., Path], status: str
 ) -> None:
+    """HAMi-core 57: functions of another ABI. Olares 2687: names that are new with CUDA 13."""
     probe = build("lookup_probe", "lookup_probe.c", flags=("-ldl", "-rdynamic"))
     queries = (TESTS / "cudart_13_0_queries.txt").read_text()
     limited = pod.run([str(probe), status], stdin=queries).stdout

@@ -87,7 +87,10 @@ def test_a_device_before_the_pod_s_has_no_memory_and_its_name_is_not_found(three
 def test_a_limit_follows_the_uuid_whatever_number_the_device_has(
     three: tuple[Pod, list[str]], chosen: str, granted: list[int]
 ) -> None:
-    """CUDA_VISIBLE_DEVICES has the driver's own meaning: numbers, UUIDs, and the first wrong one ends the list."""
+    """CUDA_VISIBLE_DEVICES has the driver's own meaning: numbers, UUIDs, and the first wrong one ends the list.
+
+    HAMi-core 319: a subset of the devices.
+    """
     pod, uuids = three
     pod.files.run("make", uuids[1], 256 * MIB, 1_000_000)
     source = """

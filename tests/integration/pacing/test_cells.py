@@ -45,6 +45,25 @@ def test_beside_others_within_two_points(percent: float, other: float, tmp_path:
     assert abs(result.error(pod=1)) <= 2.0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("percent", "other"), [(10, 90), (20, 40)])
+def test_shares_come_out_as_they_were_granted(percent: float, other: float, tmp_path: Path) -> None:
+    """HAMi 2863: 10 and 90 gave one to six. HAMi 875: 20 and 40 gave more than 60."""
+    pods = (Load(percent=percent, kernels=(1000,)), Load(percent=other, kernels=(1000,)))
+    result = run(Cell(pods=pods), tmp_path)
+    shares = [result.percent(1, 11, pod=pod) for pod in (0, 1)]
+    assert shares[1] / shares[0] == pytest.approx(other / percent, rel=0.1)
+    assert sum(shares) <= percent + other + 5
+
+
+@pytest.mark.slow
+def test_a_limit_does_not_swing(tmp_path: Path) -> None:
+    """HAMi-core 37: 30 % swung between 90 and nothing. Each second of ours is within five points."""
+    result = run(Cell(pods=(Load(percent=30, kernels=(1000,)),)), tmp_path)
+    assert all(abs(result.percent(second, second + 1) - 30) <= 5 for second in range(1, 10))
+    assert result.longest_stall_ms <= 100
+
+
 def test_beside_a_neighbour_without_a_limit(tmp_path: Path) -> None:
     result = run(Cell(pods=(Load(percent=40, kernels=(1000,)), BESIDE)), tmp_path)
     assert abs(result.error()) <= 2.0

@@ -59,6 +59,7 @@ def test_not_a_byte_over_and_everything_reachable_once_measured(daemon: DaemonPr
 
 
 def test_what_a_context_takes_is_learned_and_kept(daemon: DaemonProcess) -> None:
+    """HAMi 446: contexts and modules count."""
     fill(daemon, "learn", limit=LIMIT, wanted=LIMIT - CONTEXT - 2 * MIB, seconds=20)
     kept = json.loads((daemon.state_directory / "contexts.json").read_text())["measured_bytes"]
     assert list(kept.values()) == [CONTEXT]

@@ -74,6 +74,7 @@ def contained() -> Iterator[tuple[int, int]]:
 
 
 def test_a_process_of_a_container_is_found_on_the_host(contained: tuple[int, int]) -> None:
+    """HAMi-core 15: the pid inside a container is not that of the host."""
     pid, namespace = contained
     table, start = ProcessTable(), start_time(pid)
     assert namespace != OWN

@@ -485,7 +485,10 @@ def test_a_child_of_the_owner_on_a_gpu_without_the_limiter_is_told(node: Node) -
 
 
 def test_a_process_that_was_started_with_the_limits_and_has_no_library_is_told(node: Node) -> None:
-    """A static program, or one whose preload was emptied: no descendant of an owner, but the environment tells."""
+    """A static program, or one whose preload was emptied: no descendant of an owner, but the environment tells.
+
+    HAMi 663: a limit that is silently absent.
+    """
     allocations = node.start()
     allocation, _ = allocations.allocate(named("job", request("0", vram=2 * GIB)), inventory(device(0)))
     variables = {"PATH": "/usr/bin:/bin", "TF_SHM_PATH": allocations.environment(allocation)["TF_SHM_PATH"]}

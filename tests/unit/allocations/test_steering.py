@@ -195,6 +195,7 @@ def test_a_restarted_daemon_goes_on_with_what_is_in_the_file(node: Node, clock: 
 
 
 def test_without_samples_nothing_is_corrected_and_nothing_is_claimed(node: Node, clock: Clock) -> None:
+    """HAMi 403: the driver has no samples of the processes; unknown is not zero."""
     allocations = node.start()
     pod = attached(allocations)
     usage = reading(allocations, clock, pod, busy=None, charged=0.25, count=8)

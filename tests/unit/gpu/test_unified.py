@@ -28,6 +28,7 @@ def replace_processes(readings: wire.DeviceReadings, processes: list[Process]) -
 
 @pytest.mark.parametrize("name", ["NVIDIA GB10", "Orin (nvgpu)", "NVIDIA Thor"])
 def test_an_integrated_gpu_has_a_share_of_the_host_and_says_so(name: str) -> None:
+    """KAI-Scheduler 1967: a GPU without memory of its own."""
     record = read(name, [Process(10, 3 * GIB), Process(11, GIB)])
     assert (record.capacity.figure.value, record.capacity.figure.source) == (96 * GIB, FigureSource.SYSTEM)
     assert record.memory.used.value == 4 * GIB

@@ -206,6 +206,7 @@ def test_series_of_a_pod_go_with_the_pod() -> None:
 
 
 def test_pods_of_the_same_name_add_up_instead_of_spoiling_the_scrape() -> None:
+    """HAMi 863: series are of a Pod and a device."""
     shown = view([v.allocation("first", owner=v.pod("same")), v.allocation("second", owner=v.pod("same"))])
     (total,) = values(render(shown), "gpuhv_pod_gpu_memory_limit_bytes").values()
     assert total == 16 * v.GIB
