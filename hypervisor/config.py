@@ -114,6 +114,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         _setting("Time for which a GPU must look well before a fault of it is forgotten", reload=True, ge=0, le=3600),
     ] = 30.0
+    doctor_interval_seconds: Annotated[
+        float,
+        _setting("Time between two runs of the doctor's checks of the node; 0: none", reload=True, ge=0, le=86400),
+    ] = 600.0
     control_interval_seconds: Annotated[
         float, _setting("Time between two steps of the compute control", reload=True, ge=0.02, le=10)
     ] = 0.1

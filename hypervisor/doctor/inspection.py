@@ -11,6 +11,7 @@ import msgspec
 from hypervisor.doctor.memory_sources import deviations_of
 from hypervisor.doctor.scheduling_events import SCHEDULING_REASONS, scheduling_events, top_reasons
 from hypervisor.doctor.subject import DEVICE_PLUGINS, NodeSubject
+from hypervisor.durable import write_atomically
 
 # Counters of the daemon's /metrics that tell of a card's memory and links.
 _COUNTED = re.compile(
@@ -95,9 +96,7 @@ def read_last(path: Path) -> Kept | None:
 
 def write_last(path: Path, kept: Kept) -> None:
     """Leave this for the next inspection, whole or not at all. Raises OSError."""
-    written = path.with_name(f".{path.name}.new")
-    written.write_bytes(msgspec.json.encode(kept))
-    written.replace(path)
+    write_atomically(path, msgspec.json.encode(kept))
 
 
 def _growth(counters: Counters, last: Kept | None) -> tuple[Growth, ...]:

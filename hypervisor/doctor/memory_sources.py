@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from hypervisor.doctor.facts import GpuFacts, GrantFacts, NodeFacts
 from hypervisor.gpu.catalogue import Card, Catalogue, Rating
+from hypervisor.gpu.memory_sources import MOST_DEVIATION, deviation
 
-DEVIATION = 0.15  # the article's 5.3
 _GIBIBYTE = 2**30
 
 
@@ -20,19 +20,19 @@ def deviations_of(gpu: GpuFacts, node: NodeFacts) -> list[str]:
     parts = _parts(gpu, node)
     used = gpu.memory_used_bytes
     # Of the card and not of the smaller figure: some MiB against none are no deviation.
-    if parts is not None and used is not None and abs(parts - used) > DEVIATION * (gpu.vram_bytes or used):
+    if parts is not None and used is not None and deviation(parts, used, of=gpu.vram_bytes) > MOST_DEVIATION:
         found.append(f"GPU {gpu.index}: used memory is {gib(used)} by NVML and {gib(parts)} by its parts")
     instances = [each for each in node.gpus if each.parent_uuid == gpu.uuid]
     if instances and gpu.vram_bytes:
         total = sum(each.vram_bytes or 0 for each in instances)
-        if total > gpu.vram_bytes * (1 + DEVIATION):
+        if total > gpu.vram_bytes * (1 + MOST_DEVIATION):
             found.append(f"GPU {gpu.index}: MIG devices of {gib(total)} on {gib(gpu.vram_bytes)}")
     return found
 
 
 def _deviation(gpu: GpuFacts, what: str, sources: dict[str, int]) -> list[str]:
     (first, one), (second, other) = sources.items()
-    if abs(one - other) <= DEVIATION * max(one, other):
+    if deviation(one, other) <= MOST_DEVIATION:
         return []
     return [f"GPU {gpu.index}: {what} is {gib(one)} by {first} and {gib(other)} by {second}"]
 

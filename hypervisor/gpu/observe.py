@@ -47,6 +47,16 @@ class Observer:
             self._bounds[card] = self._catalogue.memory_bounds(card)
         return self._bounds[card]
 
+    def nameplates(self, fleet: Fleet) -> dict[str, int]:
+        """Bytes of memory that the model of each card has by the catalogue, by UUID; of known models only."""
+        found = {}
+        for card in fleet.cards.values():
+            rating = self._ratings.get(device.card_of(fleet.records[card.uuid]))
+            plate = rating.model.vram_bytes if rating is not None and rating.model is not None else None
+            if plate is not None:
+                found[card.uuid] = plate
+        return found
+
     def node_conditions(self, findings: Iterable[Finding], *, wall_time: float) -> tuple[Condition, ...]:
         """Conditions of the node, with the time since when each holds."""
         return self._book.conditions("node", findings, wall_time=wall_time)

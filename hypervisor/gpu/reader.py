@@ -189,7 +189,12 @@ class GpuReader:
 
     def statistics(self) -> GpuReaderStatistics:
         """What was counted since the start."""
-        return self._known.counters.copy(lingering=self._lingering.count, health=self._known.health.statistics())
+        known = self._known
+        return known.counters.copy(
+            lingering=self._lingering.count,
+            health=known.health.statistics(),
+            nameplate_bytes=known.observer.nameplates(known.fleet),
+        )
 
     # ---- the life of readers ----
 

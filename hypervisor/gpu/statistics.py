@@ -15,7 +15,8 @@ class GpuReaderStatistics:
 
     calls are NVML calls by name and code (negative codes are ours: see codes.py), call_seconds the time in them by
     name; a call that hung is in hangs and not in calls. rejected_readings counts readings that were not believed, by
-    UUID, field and reason (failed, zero, range, mismatch). child_pid is None while no reader runs; lingering_children
+    UUID, field and reason (failed, zero, range, mismatch). nameplate_bytes is the memory of each card's model by the
+    catalogue. child_pid is None while no reader runs; lingering_children
     were killed and have not ended.
     """
 
@@ -30,6 +31,7 @@ class GpuReaderStatistics:
     call_seconds: Mapping[str, float]
     rejected_readings: Mapping[tuple[str, str, str], int]
     health: HealthStatistics
+    nameplate_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -59,7 +61,9 @@ class Counters:
             key = (uuid, name, reason)
             self.rejected[key] = self.rejected.get(key, 0) + 1
 
-    def copy(self, *, lingering: int, health: HealthStatistics) -> GpuReaderStatistics:
+    def copy(
+        self, *, lingering: int, health: HealthStatistics, nameplate_bytes: Mapping[str, int]
+    ) -> GpuReaderStatistics:
         """The counters as they are now."""
         return GpuReaderStatistics(
             child_pid=self.child_pid,
@@ -73,4 +77,5 @@ class Counters:
             call_seconds=dict(self.call_seconds),
             rejected_readings=dict(self.rejected),
             health=health,
+            nameplate_bytes=nameplate_bytes,
         )

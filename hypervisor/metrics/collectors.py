@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client.core import Metric
 
-from hypervisor.metrics import allocation, capacity, driver, feeds, gpu, health, node, workers
+from hypervisor.metrics import allocation, capacity, driver, feeds, gpu, health, memory_sources, node, workers
 from hypervisor.metrics.view import MetricsView
 
 Collect = Callable[[MetricsView], Iterable[Metric]]
@@ -15,6 +15,7 @@ COLLECTORS: Mapping[str, Collect] = {
     "node": node.collect_node,
     "gpu": gpu.collect,
     "health": health.collect,
+    "memory_sources": memory_sources.collect,
     "capacity": capacity.collect,
     "allocation": allocation.collect,
     "workers": workers.collect,

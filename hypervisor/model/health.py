@@ -70,6 +70,7 @@ class HealthCode(Enum):
     PROCESSES_HIDDEN = "ProcessesHidden"
     CDI_FAILED = "CdiFailed"
     DECLARATION_REJECTED = "DeclarationRejected"
+    DOCTOR_FINDINGS = "DoctorFindings"
 
 
 class ConditionStatus(Enum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from hypervisor.config import Settings, SettingsError, changed, reloaded
 from hypervisor.gpu import GpuReader
 from hypervisor.http import HttpServer, MetricsPage, Routes, Unready
 from hypervisor.metrics import Exposition, MetricsView
-from hypervisor.model import EventType, NodeSnapshot
+from hypervisor.model import Diagnosis, EventType, NodeSnapshot
 from hypervisor.node import logs, simulated
 from hypervisor.node.changes import node_reference
 from hypervisor.node.commands import Commands
@@ -25,6 +25,7 @@ from hypervisor.node.conditions import blocking
 from hypervisor.node.control import Control
 from hypervisor.node.declarations import Declarations
 from hypervisor.node.identity import Start
+from hypervisor.node.inspecting import Inspecting
 from hypervisor.node.journal import Journal
 from hypervisor.node.kubernetes_view import HasStatistics
 from hypervisor.node.live import Live
@@ -183,6 +184,24 @@ class NodeCore:
                 nursery.start_soon(workers.end_orphans, self.state.wait)
                 yield workers
                 nursery.cancel_scope.cancel()
+
+    def inspect_with(self, examine: Callable[[], Awaitable[Diagnosis]]) -> Inspecting:
+        """What runs the doctor's checks from time to time; to be run."""
+        inspecting = self._live.inspecting = Inspecting(
+            examine,
+            self._journal.emit,
+            regarding=lambda: node_reference(self.state.snapshot),
+            interval=lambda: self._live.settings.doctor_interval_seconds,
+            publish=self._publisher.publish,
+            path=self._live.settings.state_path / "inspection.json",
+        )
+        self.add_feed("doctor", inspecting)
+        return inspecting
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._live.settings
 
     def snapshot(self) -> NodeSnapshot:
         """The current state, for the pages."""

@@ -116,6 +116,8 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             machine=machine,
         )
         await stack.enter_async_context(node.open_workers())
+        diagnosing = Diagnosing(node.snapshot, journal, lambda: node.settings)
+        inspecting = node.inspect_with(lambda: diagnosing.diagnose(""))
         listeners, url = await open_listeners(settings.http_listen, settings.http_port, holder=tcp_port_holder)
         server = await stack.enter_async_context(
             open_node_server(
@@ -123,7 +125,7 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
                 snapshot=node.snapshot(),
                 commands=node.commands,
                 events=journal,
-                diagnose=Diagnosing(node.snapshot, journal, settings).diagnose,
+                diagnose=diagnosing.diagnose,
             )
         )
         stack.callback(node.state.subscribe(server.publish))
@@ -154,6 +156,7 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             nursery.start_soon(deadline.guard(node.control.run), notifier.alive)
             nursery.start_soon(deadline.guard(node.housekeeping), notifier)
             nursery.start_soon(deadline.guard(node.occurrences.run))
+            nursery.start_soon(deadline.guard(inspecting.run))
             if settings.allocations_dir:
                 nursery.start_soon(deadline.guard(node.keep_declarations(Path(settings.allocations_dir)).run))
             if kubernetes is not None:

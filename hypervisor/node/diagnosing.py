@@ -29,7 +29,9 @@ _EVENTS = 1000
 class Diagnosing:
     """Runs one diagnosis at a time; in trio."""
 
-    def __init__(self, snapshot: Callable[[], NodeSnapshot], journal: Journal, settings: Settings) -> None:
+    def __init__(
+        self, snapshot: Callable[[], NodeSnapshot], journal: Journal, settings: Callable[[], Settings]
+    ) -> None:
         self._snapshot = snapshot
         self._journal = journal
         self._settings = settings
@@ -55,13 +57,14 @@ class Diagnosing:
         from hypervisor.doctor.root import Root
         from hypervisor.doctor.subject import NodeSubject
 
+        settings = self._settings()
         return examine(
             NodeSubject(
-                root=Root(self._settings.host_root_path),
+                root=Root(settings.host_root_path),
                 facts=self._facts(snapshot),
                 now=time.time(),
-                http_port=self._settings.http_port,
-                xid_policy_file=Path(self._settings.xid_policy) if self._settings.xid_policy else None,
+                http_port=settings.http_port,
+                xid_policy_file=Path(settings.xid_policy) if settings.xid_policy else None,
             )
         )
 

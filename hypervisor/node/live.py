@@ -12,6 +12,7 @@ from hypervisor.node.control import Intervals
 from hypervisor.node.declarations import Declarations
 from hypervisor.node.derive import Ratios
 from hypervisor.node.failure import FULL
+from hypervisor.node.inspecting import Inspecting
 from hypervisor.node.journal import Journal
 from hypervisor.node.kubernetes_view import KubernetesView
 from hypervisor.node.publisher import failed
@@ -44,6 +45,7 @@ class Live:
         self.kubernetes: KubernetesView | None = None
         self.declarations: Declarations | None = None
         self.workers: NodeWorkers | None = None
+        self.inspecting: Inspecting | None = None
 
     @property
     def inventory(self) -> Inventory:
@@ -115,6 +117,8 @@ class Live:
             found.append(failed(HealthCode.AGGREGATOR_UNREACHABLE, self.reporter.failing))
         if self.declarations is not None and self.declarations.failing:
             found.append(failed(HealthCode.DECLARATION_REJECTED, self.declarations.failing))
+        if self.inspecting is not None and self.inspecting.finding:
+            found.append(failed(HealthCode.DOCTOR_FINDINGS, self.inspecting.finding))
         if self.kubernetes is not None:
             found.extend(self.kubernetes.conditions)
         return tuple(found)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from hypervisor.durable import write_atomically
 from hypervisor.gpu.health.machine import CardHealth, Standing
 from hypervisor.model.health import HealthCode, HealthState
 
@@ -77,7 +77,7 @@ class HealthMemory:
             cards={uuid: _card(health) for uuid, health in kept.items()},
         )
         try:
-            _write(self._path, msgspec.json.encode(record))
+            write_atomically(self._path, msgspec.json.encode(record))
         except OSError as error:
             self.failure = f"{self._path}: {error.strerror or error}"
             return
@@ -122,14 +122,3 @@ def _health(card: _Card) -> CardHealth:
         relapses=tuple(card.relapses),
         failed_owners=tuple(card.failed_owners),
     )
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, also after a power cut."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)

@@ -110,6 +110,10 @@ def view(allocations=(), usages=(), devices=None) -> MetricsView:
                             ecc_uncorrected_aggregate=7,
                             clock_reasons=0x44,
                             links_up=(True, False, None),
+                            fabric_state=2,
+                            licensed=False,
+                            throttled_seconds=(("hardware_thermal", 2.5),),
+                            link_errors=(("crc", (0, 7, None)),),
                         )
                     },
                     log_records=40,
@@ -119,6 +123,7 @@ def view(allocations=(), usages=(), devices=None) -> MetricsView:
                     gpus_on_bus=2,
                     dropped_occurrences=0,
                 ),
+                nameplate_bytes={v.uuid(0): v.device(0).vram_bytes.value * 2},
             ),
         },
         refusals={RefusalReason.INSUFFICIENT_VRAM: 3},
@@ -153,6 +158,13 @@ def test_golden_page() -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
+
+
+def test_sources_of_memory_are_compared_where_both_are_known() -> None:
+    """The article's 5.3: above 15 % is a finding; half of the nameplate is 50 %."""
+    found = values(render(full_view()), "gpuhv_memory_source_deviation_ratio")
+    assert found[("pair", "nameplate_nvml"), ("uuid", v.uuid(0))] == 0.5
+    assert (("pair", "nameplate_nvml"), ("uuid", v.uuid(1))) not in found
 
 
 def series(page, parse=parse_text) -> dict:
