@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hypervisor.cli.connection import server_option
-from hypervisor.cli.failure import EXIT_FAILED, CommandError
+from hypervisor.cli.failure import EXIT_FAILED, EXIT_USAGE, CommandError
 
 if TYPE_CHECKING:
     from hypervisor.doctor.inspection import Inspection
+    from hypervisor.doctor.subject import NodeSubject
     from hypervisor.model import Diagnosis
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,6 +57,13 @@ def doctor() -> None:
 @xid_policy_option
 @output_option
 @click.option("--gate", is_flag=True, help="End with 0 only if every check that a new node needs has passed.")
+@click.option(
+    "--within", metavar="SECONDS", type=click.FloatRange(0, 86400), default=0.0, help="Try the gate again for so long."
+)
+@click.option(
+    "--job", metavar="NAMESPACE/NAME[/UID]", help="Job that gets the event DriverProbeFailed when the gate refuses."
+)
+@click.option("--kubeconfig", default="", help="Kubeconfig for --job; by default the service account of this Pod.")
 @click.option("--cuda", metavar="VERSION", help="CUDA version that this node must be able to run, 12.4 for instance.")
 @click.option(
     "--image",
@@ -86,6 +94,9 @@ def node(
     xid_policy: Path | None,
     output: str,
     gate: bool,
+    within: float,
+    job: str | None,
+    kubeconfig: str,
     cuda: str | None,
     image: Path | None,
     pod: str | None,
@@ -94,22 +105,26 @@ def node(
     metrics: str,
 ) -> None:
     """Examine this node, with or without a daemon."""
+    from hypervisor.cli.doctor_gate import passing, refuse
     from hypervisor.cli.doctor_inspection import inspected
     from hypervisor.cli.doctor_subject import node_subject, requirement
-    from hypervisor.doctor.check import gate_failures
-    from hypervisor.doctor.checks import NODE_CHECKS
     from hypervisor.doctor.diagnose import diagnose_node
 
-    subject = node_subject(root, server=server, kubernetes=kubernetes, xid_policy=xid_policy)
-    subject = replace(subject, requirement=requirement(subject.root, cuda=cuda, image=image, pod=pod))
-    diagnosis = diagnose_node(subject)
-    inspection = inspected(subject, metrics=metrics, since=since) if output == "html" else None
-    _show(diagnosis, output, to=to, inspection=inspection)
+    def learn() -> NodeSubject:
+        subject = node_subject(root, server=server, kubernetes=kubernetes, xid_policy=xid_policy)
+        return replace(subject, requirement=requirement(subject.root, cuda=cuda, image=image, pod=pod))
+
+    if (within or job) and not gate:
+        raise CommandError("--within and --job are for --gate: give that too", status=EXIT_USAGE)
     if gate:
-        refused = gate_failures(NODE_CHECKS, diagnosis)
-        if refused:
-            raise CommandError(f"the node does not pass the gate: {', '.join(each.check_id for each in refused)}")
-    elif diagnosis.first_broken:
+        diagnosis, refused = passing(lambda: diagnose_node(learn()), within=within)
+    else:
+        diagnosis, refused = diagnose_node(learn()), ()
+    inspection = inspected(learn(), metrics=metrics, since=since) if output == "html" else None
+    _show(diagnosis, output, to=to, inspection=inspection)
+    if refused:
+        refuse(refused, job=job, kubeconfig=kubeconfig)
+    elif diagnosis.first_broken and not gate:
         raise SystemExit(EXIT_FAILED)
 
 

@@ -34,6 +34,7 @@ _DRIVERS: Mapping[tuple[int, int], tuple[int, ...]] = {
     (12, 8): (570, 26),
     (12, 9): (575, 51, 3),
     (13, 0): (580, 65, 6),
+    (13, 1): (590, 44, 1),
 }
 # Minor-version compatibility: the least driver for any minor of a major.
 _MAJOR_DRIVERS: Mapping[int, tuple[int, ...]] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
@@ -84,7 +85,8 @@ def needed_driver(cuda: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     least = _MAJOR_DRIVERS.get(wanted[0], exact)
     if least is None:
         return None
-    return least, exact or least
+    # The very first minor came with a driver that is older than what the later ones take.
+    return min(least, exact or least), exact or least
 
 
 def unmet(constraint: str, *, driver: str, cuda: str) -> str:

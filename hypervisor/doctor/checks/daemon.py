@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypervisor.doctor.check import Outcome, Stage, check, failed, not_applicable, passed, warned
-from hypervisor.doctor.process_files import arguments
+from hypervisor.doctor.library_variables import daemons, variables_of
 from hypervisor.doctor.subject import NodeSubject
 
 RUNNING = "hypervisor.running"
@@ -44,16 +44,10 @@ def toolkit_ready(subject: NodeSubject) -> Outcome:
 )
 def library_path(subject: NodeSubject) -> Outcome:
     """Do the daemon's library variables lead to files that stay?"""
-    from hypervisor.doctor.process_files import environment
-
-    for process in subject.processes:
-        if not _is_daemon(arguments(subject.root, process)):
-            continue
-        root, variables = subject.root.container(process.pid), environment(subject.root, process)
-        for name in ("TF_ACCELERATOR_LIB_PATH", "TF_NVML_LIB_PATH", "TF_CUDA_LIB_PATH"):
-            path = variables.get(name)
-            if not path:
-                continue
+    for process in daemons(subject):
+        root = subject.root.container(process.pid)
+        for variable in variables_of(subject, process):
+            name, path = variable.name, variable.path
             if root.node(path) is None:
                 return failed(
                     [f"{name}={path}, and there is no such file in the daemon's container"],
@@ -82,7 +76,7 @@ def http_port(subject: NodeSubject) -> Outcome:
     held = any(_listens(subject, table) for table in ("/proc/net/tcp", "/proc/net/tcp6"))
     if not held:
         return passed(f"port {subject.http_port} is free")
-    if subject.has_daemon or any(_is_daemon(arguments(subject.root, each)) for each in subject.processes):
+    if subject.has_daemon or any(daemons(subject)):
         return passed(f"port {subject.http_port} is in use, and a daemon runs")
     return failed(
         [f"something listens on port {subject.http_port}, and no daemon runs"],
@@ -216,10 +210,6 @@ def foreign_use(subject: NodeSubject) -> Outcome:
         "a Pod asked for the card in another way (nvidia.com/gpu for instance); such a card is never granted",
         "move that workload here, or leave the card to it",
     )
-
-
-def _is_daemon(words: tuple[str, ...]) -> bool:
-    return "run" in words and any(word.rpartition("/")[2] == "hypervisor" for word in words[:4])
 
 
 def _listens(subject: NodeSubject, table: str) -> bool:

@@ -8,6 +8,7 @@ from hypervisor.doctor.check import Outcome, Stage, check, failed, not_applicabl
 from hypervisor.doctor.checks.bus import BOUND, PRESENT, elsewhere
 from hypervisor.doctor.cuda import version
 from hypervisor.doctor.kernel_log import matching
+from hypervisor.doctor.library_variables import files_named
 from hypervisor.doctor.subject import NodeSubject, Platform
 from hypervisor.gpu.library import KNOWN_DIRECTORIES
 
@@ -147,7 +148,7 @@ def probe(subject: NodeSubject) -> Outcome:
 @check(
     LIBRARY,
     stage=Stage.DRIVER,
-    looks_at="libnvidia-ml.so.1 and libcuda.so.1 in the usual folders",
+    looks_at="libnvidia-ml.so.1 and libcuda.so.1 in the usual folders, or where the daemon's variables lead",
     source="handbook: libnvidia-ml.so.1 cannot open; nvidia-stack.md 9.2 row 22",
     requires=(MODULE,),
     gate=True,
@@ -164,6 +165,9 @@ def library(subject: NodeSubject) -> Outcome:
         for name in wanted:
             if subject.root.node(f"{directory}/{name}") is not None:
                 found[name].append(directory)
+    for name, path in files_named(subject).items():
+        if name in found:
+            found[name].insert(0, path)
     missing = [name for name, places in found.items() if not places]
     if not missing:
         return passed(*(f"{name} in {places[0]}" for name, places in found.items()))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ import pytest
 
 from tests.daemon_process import DaemonProcess, wait_until
 from tests.fleet.process import AggregatorProcess
+from tests.integration.doctor.command import checks, doctor
 
 
 @pytest.fixture
@@ -25,10 +23,7 @@ def aggregator(tmp_path: Path) -> Iterator[AggregatorProcess]:
 
 def told(server: str) -> dict[str, Any]:
     """The checks of `doctor cluster`, by id."""
-    command = [sys.executable, "-m", "hypervisor", "doctor", "cluster", "--server", server, "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode in (0, 1), done.stderr
-    return {each["checkId"]: each for each in json.loads(done.stdout)["checks"]}
+    return checks(doctor("cluster", "--server", server, "-o", "json"))
 
 
 def test_a_node_that_reports_and_then_is_silent(

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from hypervisor.doctor.root import KERNEL_LOG
 from hypervisor.model import Refusal, RefusalReason
 from hypervisor.rpc.client import connect
+from hypervisor.simulation.faults import parse_fault_text
+from hypervisor.simulation.machine import Machine
 from hypervisor.v1 import node_pb2 as pb
 from hypervisor.v1 import node_pb2_grpc
 from tests.daemon_process import DaemonProcess, wait_until
-
-
-def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hypervisor", "doctor", *arguments], capture_output=True, text=True, timeout=60
-    )
-
-
-def checks(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, object]]:
-    assert done.returncode in (0, 1), done.stderr
-    return {each["checkId"]: each for each in json.loads(done.stdout)["checks"]}
+from tests.integration.doctor.command import checks, doctor
 
 
 def test_node_with_a_daemon(shared_daemon: DaemonProcess) -> None:
@@ -49,18 +41,18 @@ def test_node_without_a_daemon(tmp_path: Path) -> None:
 
 def test_a_fault_of_the_simulated_card_is_told(make_daemon: Callable[..., DaemonProcess]) -> None:
     daemon = make_daemon().start().wait_ready()
-    fault = [sys.executable, "-m", "hypervisor", "sim", "fault", "--machine", str(daemon.machine), "gpu=3,xid=79,lost"]
-    subprocess.run(fault, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    with closing(Machine.open(daemon.machine)) as machine:
+        machine.add_fault(parse_fault_text("gpu=3,xid=79,lost", machine.gpu_count))
 
     def told() -> bool:
-        found = checks(daemon.cli("doctor", "node", "-o", "json", check=False))
+        found = checks(doctor("node", "-o", "json", daemon=daemon))
         return found["driver.health"]["verdict"] == "fail" and "lost" in str(found["driver.health"]["evidence"])
 
     wait_until(told, "the doctor to tell of the lost card")
 
 
 def test_pod_that_is_not_here(shared_daemon: DaemonProcess) -> None:
-    done = shared_daemon.cli("doctor", "pod", "ml/nobody", "-o", "json", check=False)
+    done = doctor("pod", "ml/nobody", "-o", "json", daemon=shared_daemon)
     assert done.returncode == 1
     assert json.loads(done.stdout)["firstBroken"] == "pod.found"
 
@@ -108,10 +100,10 @@ def test_subjects_that_there_are_not(subject: str, reason: RefusalReason, shared
 
 def test_the_gate_of_a_simulated_node(shared_daemon: DaemonProcess) -> None:
     """What a simulated node has not counts as passed; an image that its driver can't run does not."""
-    passing = shared_daemon.cli("doctor", "node", "--gate", "--cuda", "11.4", check=False)
+    passing = doctor("node", "--gate", "--cuda", "11.4", daemon=shared_daemon)
     assert passing.returncode == 0, passing.stderr
-    refused = shared_daemon.cli("doctor", "node", "--gate", "--cuda", "13.0", check=False)
-    told = checks(shared_daemon.cli("doctor", "node", "--cuda", "13.0", "-o", "json", check=False))
+    refused = doctor("node", "--gate", "--cuda", "13.0", daemon=shared_daemon)
+    told = checks(doctor("node", "--cuda", "13.0", "-o", "json", daemon=shared_daemon))
     newest = told["runtime.cuda-version"]["verdict"]
     assert (refused.returncode == 0) == (newest == "pass"), refused.stderr
     assert refused.stderr == "" or "does not pass the gate: runtime.cuda-version" in refused.stderr
@@ -119,10 +111,10 @@ def test_the_gate_of_a_simulated_node(shared_daemon: DaemonProcess) -> None:
 
 def test_a_bundle_is_examined_elsewhere(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
     archive, directory = tmp_path / "bundle.tar.gz", tmp_path / "elsewhere"
-    shared_daemon.cli("doctor", "bundle", str(archive))
+    assert doctor("bundle", str(archive), daemon=shared_daemon).returncode == 0
     with tarfile.open(archive) as file:
         file.extractall(directory, filter="data")
-    here = checks(shared_daemon.cli("doctor", "node", "-o", "json", check=False))
+    here = checks(doctor("node", "-o", "json", daemon=shared_daemon))
     there = checks(doctor("node", "--root", str(directory), "-o", "json"))
     # Processes and counters of the machine move on between the two.
     moving = {"driver.hang", "runtime.process-limits", "memory.sources-agree"}
@@ -133,8 +125,8 @@ def test_a_bundle_is_examined_elsewhere(shared_daemon: DaemonProcess, tmp_path: 
 
 def test_the_daily_report_is_written_by_a_timer(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
     page, state = tmp_path / "doctor.html", tmp_path / "state.json"
-    arguments = ("doctor", "node", "-o", "html", "--write", str(page), "--since", str(state))
-    done = shared_daemon.cli(*arguments, "--metrics", f"{shared_daemon.http_url}/metrics", check=False)
+    arguments = ("node", "-o", "html", "--write", str(page), "--since", str(state))
+    done = doctor(*arguments, "--metrics", f"{shared_daemon.http_url}/metrics", daemon=shared_daemon)
     assert done.returncode in (0, 1), done.stderr
     assert done.stdout == ""
     text = page.read_text()
@@ -164,3 +156,19 @@ def test_wrong_usage(arguments: tuple[str, ...], says: str) -> None:
     assert done.returncode == 2, done.stderr
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_site_s_own_xids(tmp_path: Path) -> None:
+    """A number that the site treats otherwise is treated so by the command too."""
+    root, policy = tmp_path / "root", tmp_path / "xids.toml"
+    (root / "hypervisor-doctor").mkdir(parents=True)
+    policy.write_text("version = 1\n[classes]\nignore = [62]\n")
+    write = root / KERNEL_LOG.lstrip("/")
+    write.parent.mkdir(parents=True, exist_ok=True)
+    write.write_text("[    5.0] NVRM: Xid (PCI:0000:18:00): 62, pid=1, name=python, halt\n")
+    assert checks(doctor("node", "--root", str(root), "-o", "json"))["driver.xid"]["verdict"] == "fail"
+    own = doctor("node", "--root", str(root), "-o", "json", "--xid-policy", str(policy))
+    assert checks(own)["driver.xid"]["verdict"] == "pass"
+    policy.write_text("version = 2\n")
+    refused = doctor("node", "--root", str(root), "--xid-policy", str(policy))
+    assert (refused.returncode, "--xid-policy" in refused.stderr) == (2, True)

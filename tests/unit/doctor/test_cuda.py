@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hypervisor.doctor.checks.cuda_version import judge
-from hypervisor.doctor.cuda import CudaRequirement, unmet
+from hypervisor.doctor.cuda import CudaRequirement, needed_driver, unmet, version
 from hypervisor.doctor.image import ImageError, environment_of
 from hypervisor.model import Verdict
 
@@ -36,6 +36,43 @@ CONFIG = {"config": {"Env": ["PATH=/bin", "CUDA_VERSION=12.1.1", "NVIDIA_REQUIRE
 )
 def test_minimum_drivers(driver: str, cuda: str, verdict: Verdict) -> None:
     assert judge(CudaRequirement("image", cuda), driver=driver, cuda="").verdict is verdict
+
+
+# The table of NVIDIA's CUDA release notes, Linux x86-64, the first release of each version.
+RELEASE_NOTES = """
+10.0 410.48
+10.1 418.39
+10.2 440.33
+11.0 450.36.06
+11.1 455.23
+11.2 460.27.03
+11.3 465.19.01
+11.4 470.42.01
+11.5 495.29.05
+11.6 510.39.01
+11.7 515.43.04
+11.8 520.61.05
+12.0 525.60.13
+12.1 530.30.02
+12.2 535.54.03
+12.3 545.23.06
+12.4 550.54.14
+12.5 555.42.02
+12.6 560.28.03
+12.8 570.26
+12.9 575.51.03
+13.0 580.65.06
+13.1 590.44.01
+"""
+
+
+@pytest.mark.parametrize(("cuda", "driver"), [line.split() for line in RELEASE_NOTES.split("\n") if line])
+def test_the_driver_that_came_with_each_cuda(cuda: str, driver: str) -> None:
+    told = needed_driver(cuda)
+    assert told is not None
+    assert told[1] == version(driver)
+    assert told[0] <= told[1]
+    assert judge(CudaRequirement("image", cuda), driver=driver, cuda="").verdict is Verdict.PASS
 
 
 def test_forward_compatibility_libraries_make_up_for_an_old_driver() -> None:

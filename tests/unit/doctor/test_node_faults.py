@@ -45,6 +45,18 @@ def test_xids_that_are_a_programs_or_nothing_take_no_card_away(number: int, tmp_
     assert result.verdict is Verdict.PASS
 
 
+def test_libraries_where_the_daemon_s_variables_lead_are_there(tmp_path: Path) -> None:
+    """Handbook: TF_NVML_LIB_PATH and TF_CUDA_LIB_PATH name files that are really there."""
+    machine = healthy(tmp_path)
+    driver_cases._no_libraries(machine)
+    kubelet_cases._daemon(TF_NVML_LIB_PATH="/opt/nv", TF_CUDA_LIB_PATH="/opt/nv/libcuda.so.1")(machine)
+    for name in ("libnvidia-ml.so.1", "libcuda.so.1"):
+        machine.write(f"/proc/600/root/opt/nv/{name}", "")
+    results = {each.check_id: each for each in examine(NODE_CHECKS, machine.subject(), name="").results}
+    assert results["driver.library"].verdict is Verdict.PASS, results["driver.library"]
+    assert results["hypervisor.library-path"].verdict is Verdict.PASS
+
+
 def test_a_contained_error_is_no_fault_of_the_card(tmp_path: Path) -> None:
     """nvidia-stack.md 3.1: 48 with 94 on the same card."""
     machine = healthy(tmp_path).log("NVRM: Xid (PCI:0000:18:00): 48, DBE", "NVRM: Xid (PCI:0000:18:00): 94, Contained")
