@@ -171,6 +171,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str, _setting("Socket on which PodResources are served with real GPUs, unix:PATH; none by default")
     ] = ""
     cdi_dir: Annotated[str, _setting("Directory for CDI files, such as /var/run/cdi; none are written by default")] = ""
+    preload_hook: Annotated[
+        str,
+        _setting(
+            "Path of the hypervisor program on the host, whose `preload merge` then keeps what an image has in "
+            "/etc/ld.so.preload; needs cdi-dir; by default the file of the image is covered"
+        ),
+    ] = ""
     allocations_dir: Annotated[str, _setting("Directory of TOML files that declare allocations; none by default")] = ""
     worker_launcher: Annotated[
         str,

@@ -43,14 +43,20 @@ class ContainerAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFiles:
-    """Paths on the host of what every container is given: the limiter's library and the ld.so.preload that names it."""
+    """Paths on the host of what every container is given: the limiter's library and the ld.so.preload that names it.
+
+    preload_hook: the program that puts the library into the image's own ld.so.preload instead; "" where there is none.
+    """
 
     limiter: str
     preload: str
+    preload_hook: str = ""
     injection: Injection = Injection.ENVIRONMENT
     workload_environment: tuple[tuple[str, str], ...] = field(default=())
 
 
+# The CDI device that loads the limiter by a hook.
+PRELOAD_DEVICE = f"{DOMAIN}/limiter=preload"
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
@@ -89,11 +95,12 @@ def answer(
     ]
     if limited:
         mounts.append(Mount(container_path=CONTAINER_LIMITER, host_path=host.limiter, read_only=True))
-        mounts.append(Mount(container_path=CONTAINER_PRELOAD, host_path=host.preload, read_only=True))
+        if not host.preload_hook:
+            mounts.append(Mount(container_path=CONTAINER_PRELOAD, host_path=host.preload, read_only=True))
     nodes: tuple[str, ...] = ()
-    cdi_devices: tuple[str, ...] = ()
+    cdi_devices = (PRELOAD_DEVICE,) if limited and host.preload_hook else ()
     if host.injection is Injection.CDI:
-        cdi_devices = tuple(f"{DOMAIN}/gpu={card.uuid}" for card in cards)
+        cdi_devices = (*(f"{DOMAIN}/gpu={card.uuid}" for card in cards), *cdi_devices)
     else:
         there = set(existing_nodes)
         nodes = tuple(node for node in device_nodes(cards) if node in there)

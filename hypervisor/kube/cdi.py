@@ -22,7 +22,8 @@ def cdi_files(
     driver_version: str,
     existing_nodes: Iterable[str],
 ) -> dict[str, str]:
-    """Content by file name: one of the cards, and one of the allocations while there are any.
+    """Content by file name: one of the cards, one of the allocations while there are any, and one of the hook that
+    loads the limiter where there is one.
 
     tensor-fusion.ai/gpu=UUID gives a card's device nodes; tensor-fusion.ai/allocation=UID gives the limits of an
     allocation with the library that holds them, and the cards that it was granted.
@@ -44,7 +45,21 @@ def cdi_files(
     ]
     if limited:
         files["tensor-fusion-allocations.json"] = _file("allocation", limited, driver_version)
+    if host.preload_hook:
+        edits = {"hooks": [_preload_hook(host)]}
+        files["tensor-fusion-limiter.json"] = _file(
+            "limiter", [{"name": "preload", "containerEdits": edits}], driver_version
+        )
     return files
+
+
+def _preload_hook(host: HostFiles) -> dict[str, Any]:
+    """Runs before the container's first program; the image's own /etc/ld.so.preload keeps what it has."""
+    return {
+        "hookName": "createContainer",
+        "path": host.preload_hook,
+        "args": [host.preload_hook, "preload", "merge", "--library", CONTAINER_LIMITER],
+    }
 
 
 def _nodes(card: GpuIdentity, there: set[str]) -> list[dict[str, str]]:
@@ -56,13 +71,17 @@ def _edits(
     allocation: Allocation, host: HostFiles, by_uuid: dict[str, list[dict[str, str]]], control: list[dict[str, str]]
 ) -> dict[str, Any]:
     nodes = [node for grant in allocation.grants for node in by_uuid.get(grant.gpu_uuid, ())]
+    hooks: list[dict[str, Any]] = []
     mounts = [
         _mount(f"{allocation.directory}/shm", CONTAINER_SHM, "ro"),
         _mount(f"{allocation.directory}/usage", CONTAINER_USAGE, "rw"),
     ]
     if allocation.spec.isolation is not IsolationMode.SHARED:
         mounts.append(_mount(host.limiter, CONTAINER_LIMITER, "ro"))
-        mounts.append(_mount(host.preload, CONTAINER_PRELOAD, "ro"))
+        if host.preload_hook:
+            hooks.append(_preload_hook(host))
+        else:
+            mounts.append(_mount(host.preload, CONTAINER_PRELOAD, "ro"))
     devices = ",".join(grant.gpu_uuid for grant in allocation.grants)
     return {
         "env": [
@@ -71,6 +90,7 @@ def _edits(
             f"CUDA_VISIBLE_DEVICES={devices}",
         ],
         "mounts": mounts,
+        "hooks": hooks,
         "deviceNodes": [*nodes, *control] or None,
     }
 

@@ -34,7 +34,7 @@ NEVER = Revision(0, 0)
 _GRANTABLE = frozenset({HealthState.HEALTHY, HealthState.DEGRADED})
 # Conditions that hold new grants, whatever the health.
 _HOLDING = frozenset({HealthCode.USE_UNKNOWN, HealthCode.FOREIGN_USE, HealthCode.FABRIC_NOT_READY})
-USED_BY_US = "hypervisor"
+USED_BY_US = "tensor-fusion"  # as the product's users know it
 USED_BY_UNKNOWN = "unknown"
 
 

@@ -212,7 +212,7 @@ async def open_kubernetes(
             events=events,
             binder=binder,
             use=use,
-            plugins=DevicePlugins(host, disk.plugins_directory, binder),
+            plugins=DevicePlugins(host, disk.plugins_directory, binder, client.allocatable),
             pod_resources=client,
         )
         try:

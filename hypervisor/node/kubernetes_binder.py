@@ -294,7 +294,7 @@ class Binder:
         unbound = any(not grant.pod_uid for grant in self._grants.all)
         native = frozenset(uid for uid, pod in self._pods.pods.items() if pod.native_gpus)
         due = time.time() - self._asked_at > max(ASK_SECONDS, self._ask_seconds / ASK_PART)
-        if not (self._unasked or unbound or due or native - self._native):
+        if not (self._unasked or unbound or due or native != self._native):
             return
         asked_at = time.time()
         try:

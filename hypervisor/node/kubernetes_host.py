@@ -22,7 +22,7 @@ from hypervisor.model import Allocation, GpuIdentity
 from hypervisor.node.failure import StartError, storage_error
 
 log = structlog.get_logger("kubernetes")
-_CDI_FILES = ("tensor-fusion.json", "tensor-fusion-allocations.json")
+_CDI_FILES = ("tensor-fusion.json", "tensor-fusion-allocations.json", "tensor-fusion-limiter.json")
 
 
 class Host:
@@ -54,6 +54,7 @@ class Host:
         return HostFiles(
             limiter=str(library),
             preload=str(preload),
+            preload_hook=self._settings.preload_hook,
             injection=Injection(self._settings.device_injection),
             workload_environment=tuple(sorted(workload_environment.items())),
         )
@@ -160,6 +161,11 @@ def check_paths(settings: Settings) -> None:
     for name in ("kubelet_dir", "host_dir"):
         if not Path(getattr(settings, name)).is_absolute():
             raise StartError(f"{name} is {getattr(settings, name)!r}, which is no absolute path; give one")
+    if settings.preload_hook and not Path(settings.preload_hook).is_absolute():
+        raise StartError(f"preload_hook is {settings.preload_hook!r}, which is no absolute path; give one of the host")
+    if not settings.cdi_dir and (settings.preload_hook or settings.device_injection == "cdi"):
+        wanting = "preload_hook is set" if settings.preload_hook else "device_injection is cdi"
+        raise StartError(f"{wanting}, and there is no directory for CDI files; name one with --cdi-dir /var/run/cdi")
 
 
 def _bring_about(path: Path, content: str | None) -> None:

@@ -2,7 +2,8 @@
 
 Kubelet wipes the directory when it starts, tells nobody, and forgets a plugin whose stream ends. So what is there is
 looked at again and again, and a resource is registered when kubelet's socket, our socket or the stream is not the one
-that was registered. On the asyncio loop, but for publish() and what is read of an instance.
+that was registered; and when kubelet, asked, does not offer what it was told, for the end of an earlier stream may have
+been taken for that of the new one. On the asyncio loop, but for publish() and what is read of an instance.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import random
 import stat
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ from hypervisor.rpc.address import UnixAddress
 from hypervisor.rpc.asyncio_host import AsyncioHost, HostClosing
 from hypervisor.rpc.channel_options import CLIENT_OPTIONS, SERVER_OPTIONS
 from hypervisor.rpc.listening import ListenError, remove_socket, unix_socket_place
+from hypervisor.rpc.pod_resources import PodResourcesError
 from hypervisor.v1 import deviceplugin_v1beta1_pb2 as api
 from hypervisor.v1 import deviceplugin_v1beta1_pb2_grpc as api_grpc
 
@@ -34,6 +36,9 @@ KUBELET_SOCKET = "kubelet.sock"
 LOOK_SECONDS = 0.25
 # Kubelet opens the stream as soon as a plugin has registered; one that is registered and has none was forgotten.
 STREAM_SECONDS = 3.0
+# How often kubelet is asked what it offers, and how long it may offer something else than it was told.
+VERIFY_SECONDS = 15.0
+MISMATCH_SECONDS = 30.0
 CALL_SECONDS = 5.0
 LONGEST_WAIT_SECONDS = 10.0
 SOCKET_MODE = 0o600
@@ -55,6 +60,7 @@ class PluginStatistics:
     streams: int
     registrations_total: int
     registration_failures_total: int
+    mismatches_total: int
     allocations_total: int
     allocation_failures_total: int
     last_allocate_seconds: float
@@ -63,8 +69,18 @@ class PluginStatistics:
 class DevicePlugins:
     """All index resources of a node. Made in trio, run on the loop."""
 
-    def __init__(self, host: AsyncioHost, directory: Path, handler: PluginHandler) -> None:
+    def __init__(
+        self,
+        host: AsyncioHost,
+        directory: Path,
+        handler: PluginHandler,
+        offered: Callable[[], Awaitable[Mapping[str, int]]],
+    ) -> None:
+        """offered: by resource, how many devices kubelet would give; awaited on the loop, raises PodResourcesError."""
         self._host = host
+        self._offered = offered
+        self._next_verification = 0.0
+        self.mismatches = 0
         self._directory = directory
         self._handler = handler
         self._plugins = tuple(_Plugin(self, resource) for resource in resource_names())
@@ -105,6 +121,7 @@ class DevicePlugins:
             streams=sum(plugin.streams for plugin in self._plugins),
             registrations_total=self.registrations,
             registration_failures_total=self.registration_failures,
+            mismatches_total=self.mismatches,
             allocations_total=self.allocations,
             allocation_failures_total=self.allocation_failures,
             last_allocate_seconds=self.last_allocate_seconds,
@@ -116,6 +133,9 @@ class DevicePlugins:
         try:
             while True:
                 await self._look()
+                if time.monotonic() >= self._next_verification:
+                    self._next_verification = time.monotonic() + VERIFY_SECONDS
+                    await self._verify()
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             self._closing = True
@@ -194,6 +214,19 @@ class DevicePlugins:
                 plugin.registered(kubelet)
                 self.registrations += 1
 
+    async def _verify(self) -> None:
+        """Forget the registration of what kubelet has not offered for long, so that it is made anew."""
+        if not self._healthy:
+            return  # nothing is offered, and rightly
+        try:
+            offered = await self._offered()
+        except PodResourcesError:
+            return  # it is a condition of who asks for assignments
+        for plugin in self._plugins:
+            if plugin.is_withheld(offered.get(plugin.resource, 0)):
+                self.mismatches += 1
+                plugin.registered_with = None
+
     def _wait(self, why: str) -> None:
         self._failing = why
         self._failures += 1
@@ -212,6 +245,7 @@ class _Plugin(api_grpc.DevicePluginServicer):
         self.registered_with: tuple[int, int, int] | None = None
         self.streams = 0
         self._without_stream_since = 0.0
+        self._withheld_since: float | None = None
         self._server: grpc.aio.Server | None = None
         self._address: UnixAddress | None = None
         self._inode = 0
@@ -238,9 +272,17 @@ class _Plugin(api_grpc.DevicePluginServicer):
             return True
         return not self.streams and time.monotonic() - self._without_stream_since > STREAM_SECONDS
 
+    def is_withheld(self, offered: int) -> bool:
+        """Has kubelet offered another number of devices than we told it, for long, over a stream that lives?"""
+        if offered == len(self._lists[True].devices) or not self.streams:
+            self._withheld_since = None
+            return False
+        self._withheld_since = self._withheld_since or time.monotonic()
+        return time.monotonic() - self._withheld_since > MISMATCH_SECONDS
+
     def registered(self, kubelet: tuple[int, int, int]) -> None:
         """This kubelet has taken us."""
-        self.registered_with = kubelet
+        self.registered_with, self._withheld_since = kubelet, None
         self._without_stream_since = time.monotonic()
 
     async def serve(self, directory: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
 from hypervisor.kube.checkpoint import Assignment
 from hypervisor.rpc.channel_options import CLIENT_OPTIONS
@@ -33,17 +37,27 @@ class PodResourcesClient:
 
     async def list(self) -> tuple[Assignment, ...]:
         """All devices of all containers. Raises PodResourcesError."""
+        return assignments(await self._ask("List", api.ListPodResourcesRequest()))
+
+    async def allocatable(self) -> Mapping[str, int]:
+        """By resource, how many devices kubelet would give. Raises PodResourcesError."""
+        reply = await self._ask("GetAllocatableResources", api.AllocatableResourcesRequest())
+        found: Counter[str] = Counter()
+        for devices in reply.devices:
+            found[devices.resource_name] += len(devices.device_ids)
+        return found
+
+    async def _ask(self, method: str, request: Message) -> Any:
         if not self._socket.exists():
             raise PodResourcesError(f"kubelet's socket {self._socket} is not there")
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=OPTIONS)
         stub = api_grpc.PodResourcesListerStub(self._channel)
         try:
-            reply = await stub.List(api.ListPodResourcesRequest(), timeout=CALL_SECONDS)
+            return await getattr(stub, method)(request, timeout=CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
             await self.close()
             raise PodResourcesError(f"kubelet at {self._socket}: {error.details() or error.code().name}") from error
-        return assignments(reply)
 
     async def close(self) -> None:
         """End the connection; the next question makes another one."""

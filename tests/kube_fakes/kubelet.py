@@ -64,6 +64,7 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, pods_grpc.PodResourcesLister
         self.allocate_seconds: list[float] = []
         self.keeps_checkpoint = True
         self.padding = 0  # Pods of no interest in each PodResources reply
+        self.withheld: set[str] = set()  # resources that it has taken for stopped, whatever their stream says
         self.hide: set[str] = set()  # names of Pods that PodResources does not tell yet
         self._endpoints: dict[str, _Endpoint] = {}
         self._lock = threading.RLock()
@@ -269,5 +270,7 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, pods_grpc.PodResourcesLister
     def GetAllocatableResources(self, request, context):
         reply = pods_api.AllocatableResourcesResponse()
         for resource, endpoint in self._endpoints.items():
-            reply.devices.add(resource_name=resource, device_ids=sorted(endpoint.devices))
+            healthy = [each for each, health in endpoint.devices.items() if health == "Healthy"]
+            if healthy and not endpoint.stopped and resource not in self.withheld:
+                reply.devices.add(resource_name=resource, device_ids=sorted(healthy))
         return reply

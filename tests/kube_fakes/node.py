@@ -135,10 +135,13 @@ class KubeNode:
         return found
 
     def wait_event(self, uid: str, reason: str) -> dict:
-        found = wait_until(
-            lambda: [each for each in self.api.events_of(uid) if each["reason"] == reason],
-            f"an event {reason} on Pod {uid}; there are {[each['reason'] for each in self.api.events_of(uid)]}",
-        )
+        def told() -> list[dict]:
+            return [each for each in self.api.events_of(uid) if each["reason"] == reason]
+
+        try:
+            found: list[dict] = wait_until(told, f"an event {reason} on Pod {uid}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; there are {[each['reason'] for each in self.api.events_of(uid)]}") from None
         return found[0]
 
     def conditions(self) -> set[str]:
@@ -168,8 +171,9 @@ def environment(given: Given, group: str) -> dict[str, str]:
     return {**os.environ, **found, "SIM_GROUP": group}
 
 
-def run_container(given: Given, command: list[str], group: str) -> subprocess.CompletedProcess[Any]:
-    """Run a command in a container to its end."""
-    return subprocess.run(
-        command, env=environment(given, group), capture_output=True, text=True, timeout=60, check=False
-    )
+def run_container(
+    given: Given, command: list[str], group: str, *, without: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[Any]:
+    """Run a command in a container to its end; without: variables that it is not given."""
+    surroundings = {key: value for key, value in environment(given, group).items() if key not in without}
+    return subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=60, check=False)

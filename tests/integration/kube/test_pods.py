@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hypervisor.limits import ShmFile
+from hypervisor.simulation.machine import opened
 from tests.daemon_process import wait_until
 from tests.kube_fakes.kubelet import Given
 from tests.kube_fakes.node import KubeNode, host_path, pod, run_container
@@ -27,23 +28,49 @@ def vram_limit(given: Given) -> int | None:
         file.close()
 
 
-def test_three_replicas_without_scheduler_and_webhook_are_limited(any_node: KubeNode) -> None:
-    replicas = [pod(f"app-{number}", compute_percent_limit="30", vram_limit="2Gi") for number in range(3)]
-    running = [any_node.run(each) for each in replicas]
-    for document, given in running:
+def run_three_replicas(node: KubeNode) -> list[tuple[str, Given]]:
+    """A Deployment's Pods, from their creation to armed files: uid and what kubelet was answered."""
+    found = []
+    for each in [pod(f"app-{number}", compute_percent_limit="30", vram_limit="2Gi") for number in range(3)]:
+        document, given = node.run(each)
         uid = document["metadata"]["uid"]
-        allocation = any_node.wait_allocation(uid)
+        allocation = node.wait_allocation(uid)
         assert allocation["spec"]["owner"]["pod"]["name"] == document["metadata"]["name"]
         assert str(host_path(given, "/run/tensor-fusion/shm/shm").parent) == allocation["directory"]
-        link = any_node.daemon.base_directory / "default" / document["metadata"]["name"]
+        link = node.daemon.base_directory / "default" / document["metadata"]["name"]
         assert str(link.resolve()) == allocation["directory"]
-        group = document["metadata"]["name"]
-        done = run_container(given, [str(LOAD), "--idle", "--grow=134217728", "--seconds=0"], group)
-        assert done.returncode == 0, done.stderr
-        told = [json.loads(line) for line in done.stdout.splitlines()]
-        assert told[0]["total_bytes"] == 2 * GIB
-        assert next(line for line in told if "refused" in line)["refused"] is True
-        any_node.wait_event(uid, "GPUDeviceAllocated")
+        node.wait_event(uid, "GPUDeviceAllocated")
+        found.append((uid, given))
+    return found
+
+
+def peak_bytes(node: KubeNode, given: Given, group: str, **parts: Any) -> int:
+    """What a program that grows until it is refused comes to, by the simulator's own ledger."""
+    done = run_container(given, [str(LOAD), "--idle", "--grow=134217728", "--seconds=0"], group, **parts)
+    assert done.returncode == 0, done.stderr
+    with opened(node.daemon.machine) as machine:
+        shown = machine.show()
+    (row,) = (each for each in shown["groups"] if each["name"] == group)
+    return sum(used["peak_bytes"] for used in row["gpus"].values())
+
+
+def holds(peak: int) -> bool:
+    """Was the program held to the 2 GiB of its Pod, context included, and could it use nearly all of them?"""
+    return 1.5 * GIB < peak <= 2 * GIB
+
+
+def test_three_replicas_without_scheduler_and_webhook_are_limited(any_node: KubeNode) -> None:
+    for uid, given in run_three_replicas(any_node):
+        assert holds(peak_bytes(any_node, given, f"limited-{uid}"))
+
+
+def test_the_same_replicas_without_the_library_or_with_the_limit_doubled_are_not(shared_node: KubeNode) -> None:
+    """The negative control of the test before: what it measures is the limit, and this one."""
+    (_, unlimited), (uid, doubled), _ = run_three_replicas(shared_node)
+    assert not holds(peak_bytes(shared_node, unlimited, "unlimited", without=("LD_PRELOAD",)))
+    shared_node.api.annotate(uid, vram_limit="4Gi", vram_request="4Gi")
+    wait_until(lambda: vram_limit(doubled) == 4 * GIB, "the doubled limit")
+    assert not holds(peak_bytes(shared_node, doubled, "doubled"))
 
 
 def test_a_live_change_reaches_the_file_within_a_second_and_passes_admission(any_node: KubeNode) -> None:
@@ -76,7 +103,7 @@ def test_a_scheduler_that_names_card_and_index_is_obeyed_at_once(shared_node: Ku
     wait_until(lambda: "gpuhv_pods_pods 1.0" in shared_node.daemon.get("/metrics")[1], "the Pod to be known")
     (given,) = shared_node.kubelet.admit(created)
     assert given.answer.envs["NVIDIA_VISIBLE_DEVICES"] == wanted
-    assert shared_node.allocations()[document["metadata"]["uid"]]["devices"][0]["gpuUuid"] == wanted
+    assert shared_node.wait_allocation(document["metadata"]["uid"])["devices"][0]["gpuUuid"] == wanted
 
 
 def test_the_pod_is_known_after_kubelet_asked(shared_node: KubeNode) -> None:  # 9.3 row 47
@@ -87,6 +114,31 @@ def test_the_pod_is_known_after_kubelet_asked(shared_node: KubeNode) -> None:  #
     shared_node.api.create(document)
     allocation = shared_node.wait_allocation(document["metadata"]["uid"])
     assert allocation["directory"] == str(host_path(given, "/run/tensor-fusion/shm/shm").parent)
+    # All eight cards came into the container; what is not in the file can't be seen.
+    first = run_container(given, [str(LOAD), "--idle", "--seconds=0"], "late")
+    assert first.returncode == 0, first.stderr
+    other = run_container(given, [str(LOAD), "--idle", "--seconds=0", "--device=1"], "late")
+    assert other.returncode != 0
+    assert "101" in other.stderr + other.stdout, "CUDA_ERROR_INVALID_DEVICE"
+
+
+def test_a_card_that_another_plugin_gives_while_ours_is_being_bound_is_not_granted(shared_node: KubeNode) -> None:
+    """The race on a foreign card: chosen when kubelet asked, given to a native Pod before it is known whose it is."""
+    shared_node.kubelet.hide = {"slower"}
+    document, given = shared_node.run(pod("slower", compute_percent_limit="20", vram_limit="1Gi"))
+    uid = document["metadata"]["uid"]
+    card = given.answer.envs["CUDA_VISIBLE_DEVICES"]
+    native = shared_node.api.create(pod("native", resources={"nvidia.com/gpu": 1}))["metadata"]
+    try:
+        shared_node.kubelet.give_foreign(native, "main", "nvidia.com/gpu", [card])
+    finally:
+        shared_node.kubelet.hide = set()
+    assert "used by another system" in shared_node.wait_event(uid, "GPUDeviceAllocatedFailed")["message"]
+    assert uid not in shared_node.allocations()
+    # Its processes wait, and are let in when the native Pod is over.
+    shared_node.kubelet.forget(native["uid"])
+    shared_node.api.delete(native["uid"])
+    assert shared_node.wait_allocation(uid)["devices"][0]["gpuUuid"] == card
 
 
 def test_pods_that_end_give_back_and_their_ids_come_again(any_node: KubeNode) -> None:  # 9.3 row 54, 9.4 row 70
@@ -125,14 +177,16 @@ def test_native_gpus_of_another_plugin_hold_the_card(shared_node: KubeNode) -> N
         return [gpu.get("usedBy", "") for gpu in items[:2]]
 
     gpus = shared_node.gpus()
-    foreign = {"uid": "f", "namespace": "default", "name": "native"}
+    # A Pod that asks another plugin is a reason to ask kubelet at once, when it comes and when it goes.
+    foreign = shared_node.api.create(pod("native", resources={"nvidia.com/gpu": 1}))["metadata"]
     shared_node.kubelet.give_foreign(foreign, "main", "nvidia.com/gpu.shared", [f"{gpus[0]['uuid']}::2"])
     shared_node.kubelet.give_foreign(foreign, "main", "nvidia.com/gpu", [gpus[1]["uuid"]])
     wait_until(lambda: used_by() == ["3rd-party-device-plugin", "nvidia-device-plugin"], f"usedBy; {used_by()}")
     document, _ = shared_node.run(pod("ours", compute_percent_limit="20", vram_limit="1Gi"))
     allocation = shared_node.wait_allocation(document["metadata"]["uid"])
     assert allocation["devices"][0]["gpuUuid"] not in {gpus[0]["uuid"], gpus[1]["uuid"]}
-    shared_node.kubelet.forget("f")
+    shared_node.kubelet.forget(foreign["uid"])
+    shared_node.api.delete(foreign["uid"])
     wait_until(lambda: used_by() == ["", ""], "the cards to be free")
 
 

@@ -98,7 +98,7 @@ def test_a_workload_of_ours_is_no_stranger_and_outlives_the_daemon(daemon: Daemo
         wait_until(lambda: reserved() == 2 * GIB, "the workload's account")
         wait_until(lambda: gpu(daemon).readings.process_count.value == 1, "the driver to list it")
         assert gpu(daemon).capacity.unattributed.bytes == 0
-        assert gpu(daemon).used_by == "hypervisor"
+        assert gpu(daemon).used_by == "tensor-fusion"
         before = reserved()
         daemon.kill()
         assert process.poll() is None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from hypervisor.config import Settings
 from hypervisor.kube.answers import HostFiles, Injection, answer
 from hypervisor.kube.cdi import cdi_files
 from hypervisor.kube.cgroups import Residence
@@ -15,6 +19,8 @@ from hypervisor.kube.declared import DeclarationError, read_declarations
 from hypervisor.kube.foreign import foreign_uses, overlaid
 from hypervisor.kube.pod import Pod
 from hypervisor.model import HealthCode, IsolationMode, Partition, ProcessOnGpu
+from hypervisor.node.failure import StartError
+from hypervisor.node.kubernetes_host import check_paths
 from tests import node_values as v
 
 POD = Pod(uid="u1", namespace="ns", name="p", node="n")
@@ -104,7 +110,7 @@ def test_a_foreign_card_is_foreign_with_its_instances() -> None:
     assert [bool(device.conditions) for device in overlaid(both, found).devices] == [False, True]
 
 
-def test_answers_by_injection() -> None:
+def test_answers_by_injection() -> None:  # 9.6 row 94
     card = v.device(0).identity
     there = ("/dev/nvidia0", "/dev/nvidiactl")
 
@@ -149,6 +155,51 @@ def test_cdi_files_change_with_the_driver_and_go_with_the_last_allocation() -> N
         "/tensor-fusion-limiter/libcuda_limiter.so",
         "/etc/ld.so.preload",
     }
+
+
+def test_a_hook_keeps_what_an_image_preloads(tmp_path: Path) -> None:
+    """The CDI device that an answer names holds a hook, which is run here as a runtime runs it."""
+    hooked = replace(FILES, preload_hook=sys.executable)
+    given = answer(
+        "/base/g", hooked, cards=[v.device(0).identity], isolation=IsolationMode.SOFT, chosen=True, existing_nodes=()
+    )
+    assert given.cdi_devices == ("tensor-fusion.ai/limiter=preload",)
+    assert "/etc/ld.so.preload" not in {mount.container_path for mount in given.mounts}
+    files = cdi_files(
+        [v.device(0).identity], [v.allocation("a")], hooked, driver_version="580.65", existing_nodes=("/dev/nvidia0",)
+    )
+    document = json.loads(files["tensor-fusion-limiter.json"])
+    assert (document["kind"], document["devices"][0]["name"]) == ("tensor-fusion.ai/limiter", "preload")
+    (hook,) = document["devices"][0]["containerEdits"]["hooks"]
+    assert hook["hookName"] == "createContainer"
+    (of_allocation,) = json.loads(files["tensor-fusion-allocations.json"])["devices"]
+    assert of_allocation["containerEdits"]["hooks"] == [hook]
+    (tmp_path / "root/etc").mkdir(parents=True)
+    (tmp_path / "root/etc/ld.so.preload").write_text("/lib/of-the-image.so\n")
+    (tmp_path / "config.json").write_text(json.dumps({"root": {"path": "root"}}))
+    program, *arguments = hook["args"]
+    assert program == hook["path"] == sys.executable
+    done = subprocess.run(
+        [program, "-m", "hypervisor", *arguments],
+        input=json.dumps({"ociVersion": "1.1.0", "bundle": str(tmp_path)}),
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    merged = (tmp_path / "root/etc/ld.so.preload").read_text().split()
+    assert merged == ["/tensor-fusion-limiter/libcuda_limiter.so", "/lib/of-the-image.so"]
+    shared = answer(
+        "/base/g", hooked, cards=[v.device(0).identity], isolation=IsolationMode.SHARED, chosen=True, existing_nodes=()
+    )
+    assert shared.cdi_devices == ()
+
+
+@pytest.mark.parametrize("settings", [{"device_injection": "cdi"}, {"preload_hook": "/usr/bin/hypervisor"}])
+def test_what_needs_cdi_files_wants_a_directory_for_them(settings: dict[str, str]) -> None:
+    with pytest.raises(StartError, match="--cdi-dir"):
+        check_paths(Settings(**settings))
+    check_paths(Settings(**settings, cdi_dir="/var/run/cdi"))
 
 
 def test_declarations() -> None:

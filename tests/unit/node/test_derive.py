@@ -49,7 +49,7 @@ def test_requests_and_strangers_are_subtracted() -> None:
     assert gpu.available_tflops.value == 494.5
     assert gpu.unattributed_bytes.value == 3 * v.GIB
     assert gpu.available_vram_bytes.value == (80 - 16 - 3) * v.GIB - KEPT
-    assert gpu.used_by == "hypervisor"
+    assert gpu.used_by == "tensor-fusion"
     assert gpu.active_isolation is IsolationMode.SOFT
     assert gpu.allocatable
 
