@@ -23,6 +23,7 @@ from hypervisor.aggregator.gpu_feed import GpuFeed
 from hypervisor.aggregator.http_server import HttpServer
 from hypervisor.aggregator.liveness import LivenessWheel
 from hypervisor.aggregator.lock import locked
+from hypervisor.aggregator.map import ClusterMap
 from hypervisor.aggregator.metrics import Figures, MetricsPage
 from hypervisor.aggregator.recorder import Record, Recorder
 from hypervisor.aggregator.registry import Registry
@@ -31,8 +32,8 @@ from hypervisor.aggregator.settings import AggregatorSettings
 from hypervisor.aggregator.sqlite_store import SqliteStore
 from hypervisor.aggregator.store import Store, Stored
 from hypervisor.aggregator.views import Moment
+from hypervisor.aggregator.web import WebPages
 from hypervisor.aggregator.writer import Writer
-from hypervisor.http.message import Request, Response, error_response, json_response
 from hypervisor.rpc.address import TcpAddress
 from hypervisor.rpc.listening import ListenError, parse_listen
 from hypervisor.rpc.registration import add_service
@@ -84,7 +85,11 @@ class Aggregator:
         self._cluster = ClusterService(
             self.registry, self._feed, self._events, store, moment=_moment, max_watchers=settings.max_watchers
         )
-        self._page = MetricsPage(self.registry, self._figures, monotonic=time.monotonic)
+        self.web = WebPages(
+            MetricsPage(self.registry, self._figures, monotonic=time.monotonic),
+            ClusterMap(self.registry, moment=_moment),
+            self._unready,
+        )
 
     async def restore(self, stored: Stored) -> None:
         """Take what the store held; nodes are late until they are heard of. Raises StoreError."""
@@ -125,20 +130,10 @@ class Aggregator:
         await self._front.stop()
         await self._writer.close()
 
-    async def answer(self, request: Request) -> Response:
-        """What the HTTP port says."""
-        if request.path == "/metrics":
-            content_type, body = self._page.render(request.headers.get("accept", ""))
-            return Response(status=200, content_type=content_type, body=body)
-        if request.path == "/healthz":
-            return Response(status=200, content_type="text/plain; charset=utf-8", body=b"ok\n")
-        if request.path == "/readyz":
-            reasons = [reason for reason in (self._writer.failing, self._stopping()) if reason]
-            return json_response(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
-        return error_response(404, "there are /metrics, /healthz and /readyz")
-
-    def _stopping(self) -> str:
-        return "the aggregator is stopping" if self._front.closing.is_set() else ""
+    def _unready(self) -> list[str]:
+        """Why nobody should be sent here; nothing when all is well."""
+        stopping = "the aggregator is stopping" if self._front.closing.is_set() else ""
+        return [reason for reason in (self._writer.failing, stopping) if reason]
 
     def _figures(self) -> Figures:
         return Figures(
@@ -170,7 +165,7 @@ async def serve(settings: AggregatorSettings, *, on_ready: OnReady) -> None:
                 await aggregator.restore(stored)
                 front.gate.open(aggregator.add_services)
                 addresses = await front.listen()
-                async with HttpServer(http_address, aggregator.answer) as http:
+                async with HttpServer(http_address, aggregator.web.answer) as http:
                     log.info("serving", addresses=addresses, http=http.url, store=str(settings.store))
                     on_ready(addresses, http.url)
                     await run_until(stop, aggregator.run())
