@@ -112,7 +112,7 @@ class _Leader:
             if aggregator is None:
                 return
             self._front.gate.open(aggregator.add_services)
-            answers.leader = aggregator.answer
+            answers.leader = aggregator.web.answer
             work = asyncio.ensure_future(run_until(stop, self._work(aggregator)))
             await asyncio.wait((work, holding), return_when=asyncio.FIRST_COMPLETED)
             if holding.done():
