@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hypervisor.model import (
+    Allocation,
     Condition,
     ConditionStatus,
     EventType,
@@ -17,6 +18,7 @@ from hypervisor.model import (
     NodeSnapshot,
     ObjectKind,
     ObjectReference,
+    OwnerKind,
 )
 
 _ILL = frozenset({HealthState.UNHEALTHY, HealthState.LOST})
@@ -46,6 +48,7 @@ def changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[Change]:
             yield _gpu(gpu, EventType.NORMAL, "GPUDiscovered", f"{gpu.identity.model} at {gpu.identity.pci_bus_id}")
         else:
             yield from _gpu_changes(before[uuid], gpu)
+            yield from _told_to_its_workloads(before[uuid], gpu, new)
     for uuid, gpu in before.items():
         if uuid not in after:
             held = f"; it held {len(gpu.allocation_ids)} allocations" if gpu.allocation_ids else ""
@@ -60,6 +63,14 @@ def node_reference(snapshot: NodeSnapshot) -> ObjectReference:
 def gpu_reference(gpu: Gpu) -> ObjectReference:
     """A GPU as the object of an event; its name is that of the GPU object, the UUID in lower case."""
     return ObjectReference(kind=ObjectKind.GPU, name=gpu.identity.uuid.lower(), uid=gpu.identity.uuid)
+
+
+def allocation_reference(allocation: Allocation) -> ObjectReference:
+    """Whom an event about an allocation is about: its Pod, or itself."""
+    owner = allocation.spec.owner
+    if owner.kind is OwnerKind.POD:
+        return ObjectReference(kind=ObjectKind.POD, name=owner.name, uid=owner.pod_uid, namespace=owner.namespace)
+    return ObjectReference(kind=ObjectKind.ALLOCATION, name=allocation.spec.allocation_id, uid=allocation.uid)
 
 
 def _gpu_changes(old: Gpu, new: Gpu) -> Iterator[Change]:
@@ -77,6 +88,27 @@ def _gpu_changes(old: Gpu, new: Gpu) -> Iterator[Change]:
         yield _gpu(new, EventType.WARNING, "GPUGrantsHeld", f"nothing new is granted on this card{_because(new)}")
     elif new.allocatable and not old.allocatable:
         yield _gpu(new, EventType.NORMAL, "GPUGrantsResumed", "shares of this card can be granted again")
+
+
+def _told_to_its_workloads(old: Gpu, gpu: Gpu, snapshot: NodeSnapshot) -> Iterator[Change]:
+    """Nothing else tells a Pod that its card has failed: the kubelet leaves running containers as they are."""
+    ill, was_ill = gpu.health in _ILL, old.health in _ILL
+    if ill is was_ill:
+        return
+    uuid = gpu.identity.uuid
+    fields = (("gpu", uuid), ("to", gpu.health.value))
+    for allocation in snapshot.allocations:
+        if allocation.spec.allocation_id not in gpu.allocation_ids:
+            continue
+        regarding = allocation_reference(allocation)
+        if ill:
+            text = f"its GPU {uuid} is {gpu.health.value}{_because(gpu)}; start it anew on another card"
+            yield Change(
+                type=EventType.WARNING, reason="GpuUnhealthy", regarding=regarding, message=text, fields=fields
+            )
+        else:
+            text = f"its GPU {uuid} is {gpu.health.value} again"
+            yield Change(type=EventType.NORMAL, reason="GpuRecovered", regarding=regarding, message=text, fields=fields)
 
 
 def _reason(old: HealthState, new: HealthState) -> str:

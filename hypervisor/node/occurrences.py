@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from hypervisor.gpu.health.occurrence import Occurrence
-from hypervisor.model import Allocation, EventType, NodeSnapshot, ObjectKind, ObjectReference, OwnerKind
-from hypervisor.node.changes import node_reference
+from hypervisor.model import Allocation, EventType, NodeSnapshot, ObjectKind, ObjectReference
+from hypervisor.node.changes import allocation_reference, node_reference
 from hypervisor.node.publisher import EmitEvent
 
 
@@ -48,7 +48,7 @@ class Occurrences:
         message = occurrence.message
         if blamed is not None:
             message = f"{message} on GPU {occurrence.gpu_uuid}; the card is well"
-        regarding = _reference_of(blamed) if blamed is not None else _card(occurrence, snapshot)
+        regarding = allocation_reference(blamed) if blamed is not None else _card(occurrence, snapshot)
         kind = EventType.WARNING if occurrence.warning else EventType.NORMAL
         self._emit(kind, occurrence.kind.value, regarding, message, **fields)
 
@@ -89,13 +89,6 @@ def _of_process(host_pid: int, snapshot: NodeSnapshot) -> Allocation | None:
     )
     wanted = next(iter(ids), None)
     return next((each for each in snapshot.allocations if each.spec.allocation_id == wanted), None)
-
-
-def _reference_of(allocation: Allocation) -> ObjectReference:
-    owner = allocation.spec.owner
-    if owner.kind is OwnerKind.POD:
-        return ObjectReference(kind=ObjectKind.POD, name=owner.name, uid=owner.pod_uid, namespace=owner.namespace)
-    return ObjectReference(kind=ObjectKind.ALLOCATION, name=allocation.spec.allocation_id, uid=allocation.uid)
 
 
 def _card(occurrence: Occurrence, snapshot: NodeSnapshot) -> ObjectReference:

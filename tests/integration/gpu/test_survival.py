@@ -137,6 +137,28 @@ def test_no_library(tmp_path: Path) -> None:
     trio.run(main)
 
 
+def test_a_driver_that_is_not_ready_at_first_is_asked_for_all_it_has_later(t4: Simulated) -> None:
+    """nvidia_gpu_exporter#65: what a driver can do is found out anew with each start of NVML."""
+    t4.fault("call=nvmlInit*,return=9,count=2")
+    missing = t4.fault("call=nvmlDeviceGetMemoryInfo_v2,return=13")
+
+    async def main() -> None:
+        async with open_gpu_reader(quick(), environment=t4.environment) as reader:
+            await until(reader, lambda now: condition(now, HealthCode.DRIVER_NOT_LOADED) is not None)
+            (device,) = (await until(reader, lambda now: len(now.devices) == 1)).devices
+            assert device.readings.memory_reserved_bytes.value is None
+            t4.machine.clear_fault(missing)
+            pid = reader.statistics().child_pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            await until(
+                reader,
+                lambda now: bool(now.devices) and now.devices[0].readings.memory_reserved_bytes.value is not None,
+            )
+
+    trio.run(main)
+
+
 def test_a_machine_that_comes_later(tmp_path: Path, t4: Simulated) -> None:
     link = tmp_path / "later"
 
