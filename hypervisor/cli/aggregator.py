@@ -125,6 +125,13 @@ if TYPE_CHECKING:
     "--advertise", default="", metavar="ADDRESS", help="Where others reach this replica; by default the first --listen."
 )
 @click.option(
+    "--lease-seconds",
+    type=click.FloatRange(1, 300),
+    default=15.0,
+    show_default=True,
+    help="How long a leader that is silent stays the leader.",
+)
+@click.option(
     "--hypervisor-max-crash-count",
     type=click.IntRange(0, 1000),
     default=5,
@@ -162,6 +169,7 @@ def aggregator(
     namespace: str,
     identity: str,
     advertise: str,
+    lease_seconds: float,
     hypervisor_max_crash_count: int,
     log_level: str,
 ) -> None:
@@ -169,7 +177,7 @@ def aggregator(
     from hypervisor.aggregator.kubernetes.replica import serve_replica
     from hypervisor.aggregator.logs import set_up
     from hypervisor.aggregator.server import serve
-    from hypervisor.aggregator.settings import AggregatorSettings, KubernetesSettings
+    from hypervisor.aggregator.settings import AggregatorSettings, KubernetesSettings, LeaseTimes
     from hypervisor.aggregator.store import StoreError
     from hypervisor.rpc.listening import ListenError
 
@@ -203,6 +211,7 @@ def aggregator(
             namespace=namespace,
             identity=identity or f"{socket.gethostname()}_{secrets.token_hex(4)}",
             address=advertise or addresses[0],
+            lease=LeaseTimes(duration=lease_seconds, renew_within=lease_seconds * 2 / 3, retry=lease_seconds * 2 / 15),
             max_crash_count=hypervisor_max_crash_count,
         )
         if kubernetes

@@ -52,8 +52,16 @@ def channel_to(address: str, tls: Path | None = None) -> grpc.Channel:
 class AggregatorProcess:
     """One aggregator with a fixed address and store, so that it can be started again."""
 
-    def __init__(self, directory: Path, *flags: str, heartbeat_seconds: float = 0.5, tls: Path | None = None) -> None:
-        """tls: its folder of certificates; without one, TCP is open to everybody."""
+    def __init__(
+        self,
+        directory: Path,
+        *flags: str,
+        heartbeat_seconds: float = 0.5,
+        tls: Path | None = None,
+        kubeconfig: Path | None = None,
+    ) -> None:
+        """tls: its folder of certificates; without one, TCP is open to everybody. kubeconfig: of the API server that
+        is its store; without one, its store is a file."""
         self.prefix: tuple[str, ...] = ()  # a command that execs its arguments
         self._security = ["--insecure"] if tls is None else ["--tls-dir", str(tls)]
         self.store = directory / "store.db"
@@ -62,6 +70,9 @@ class AggregatorProcess:
         self.unix = f"unix:{directory}/aggregator.sock"
         self.log = directory / "aggregator.log"
         self.http = ""
+        self._store = ["--store", str(self.store)]
+        if kubeconfig is not None:
+            self._store = ["--kubernetes", "--kubeconfig", str(kubeconfig)]
         self._flags = [*flags, "--allow-simulated", "--heartbeat-seconds", str(heartbeat_seconds)]
         self._process: subprocess.Popen[str] | None = None
 
@@ -82,8 +93,7 @@ class AggregatorProcess:
                     "--listen",
                     self.unix,
                     *self._security,
-                    "--store",
-                    str(self.store),
+                    *self._store,
                     "--http-listen",
                     "127.0.0.1:0",
                     *self._flags,
@@ -111,6 +121,15 @@ class AggregatorProcess:
     def stop(self) -> int:
         """SIGTERM; returns the exit status."""
         return self._end(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """Until it ends by itself; returns the exit status."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        status = process.wait(DEADLINE_SECONDS)
+        assert process.stdout is not None
+        process.stdout.close()
+        return status
 
     def close(self) -> None:
         if self._process is not None:

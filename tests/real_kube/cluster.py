@@ -139,7 +139,15 @@ def _down(directory: Path) -> None:
 
 _PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
 _CLUSTERED = frozenset(
-    {"Namespace", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    {
+        "CustomResourceDefinition",
+        "GPUPool",
+        "Namespace",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    }
 )
 
 
