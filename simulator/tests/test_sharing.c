@@ -52,16 +52,21 @@ static CUgraphNode add(CUgraph graph, CUfunction function, const CUgraphNode *af
     return node;
 }
 
+/* The least of several launches: a busy host can only make one longer, and never one shorter than its kernels. */
 static uint64_t launched(CUgraph graph, CUstream stream)
 {
     CUgraphExec exec;
+    uint64_t least = UINT64_MAX;
     OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    uint64_t start = sim_now(machine);
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuStreamSynchronize(stream));
-    uint64_t took = sim_now(machine) - start;
+    for (int i = 0; i < 5; i++) {
+        uint64_t start = sim_now(machine);
+        OK(cuGraphLaunch(exec, stream));
+        OK(cuStreamSynchronize(stream));
+        uint64_t took = sim_now(machine) - start;
+        least = took < least ? took : least;
+    }
     OK(cuGraphExecDestroy(exec));
-    return took;
+    return least;
 }
 
 /* Four kernels of 5 ms: beside each other 5 ms, one after another 20, and a diamond 15. */
