@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hypervisor.cli.failure import EXIT_USAGE, CommandError
-from hypervisor.cli.source import Change, reason_of
+from hypervisor.cli.source import Change, EventsWanted, reason_of
 from hypervisor.rpc.client import Client
 from hypervisor.v1 import cluster_pb2 as pb
-from hypervisor.v1 import cluster_pb2_grpc, node_pb2, types_pb2
+from hypervisor.v1 import cluster_pb2_grpc, node_pb2
 
 # The API has no watch of nodes and pools: they are few, and asked for again.
 POLL_SECONDS = 1.0
@@ -38,7 +38,7 @@ class ClusterSource:
             case "gpus":
                 return list(self._pages(stub.ListGpus, pb.ClusterListGpusRequest, "gpus"))
             case "events":
-                return list(self._pages(stub.ListEvents, pb.ClusterListEventsRequest, "events"))
+                return self.events(EventsWanted())
             case "pools":
                 return list(self._pages(stub.ListPools, pb.ListPoolsRequest, "pools"))
         raise _not_in_a_cluster(kind)
@@ -54,8 +54,7 @@ class ClusterSource:
 
     def watch(self, kind: str) -> Iterator[Change]:
         if kind == "events":
-            for message in self._client.stream(self._stub.WatchEvents, pb.ClusterWatchEventsRequest()):
-                yield Change("ADDED", message.event)
+            yield from self.watch_events(EventsWanted())
         elif kind == "gpus":
             yield from self._watch_gpus()
         elif kind in _KEYS:
@@ -63,9 +62,15 @@ class ClusterSource:
         else:
             raise _not_in_a_cluster(kind)
 
+    def events(self, wanted: EventsWanted) -> list[Any]:
+        return list(self._pages(self._stub.ListEvents, pb.ClusterListEventsRequest, "events", **wanted.filters()))
+
+    def watch_events(self, wanted: EventsWanted) -> Iterator[Change]:
+        for message in self._client.stream(self._stub.WatchEvents, pb.ClusterWatchEventsRequest(**wanted.filters())):
+            yield Change("ADDED", message.event)
+
     def events_about(self, kind: str, name: str) -> list[Any]:
-        about = types_pb2.ObjectReference(kind=kind, name=name)
-        return list(self._pages(self._stub.ListEvents, pb.ClusterListEventsRequest, "events", regarding=about))
+        return self.events(EventsWanted(kind=kind, name=name))
 
     def _pages(self, method: Any, request: Callable[..., Any], field: str, **filters: Any) -> Iterator[Any]:
         token = ""

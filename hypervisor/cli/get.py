@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hypervisor.cli.connection import connected, server_option
+from hypervisor.cli.event_options import check_kind, event_options, events_wanted
 from hypervisor.cli.failure import EXIT_UNREACHABLE, CommandError
 from hypervisor.cli.output import WIDTH, aligned, as_dict, fitted, natural_widths, output_option, render
 from hypervisor.cli.source import KINDS, Change, Source, open_source
@@ -24,21 +25,35 @@ EXIT_INTERRUPTED = 130
 @click.argument("names", nargs=-1)
 @output_option
 @click.option("-w", "--watch", is_flag=True, help="Go on printing changes until interrupted")
+@event_options
 @server_option
-def get(*, kind: str, names: tuple[str, ...], output: str, watch: bool, server: str | None) -> int:
+def get(
+    *,
+    kind: str,
+    names: tuple[str, ...],
+    output: str,
+    watch: bool,
+    subject: str | None,
+    event_type: str | None,
+    server: str | None,
+) -> int:
     """Print nodes, gpus, pods, workers, events or pools, all or those of NAMES.
 
     A GPU is named by its index, its UUID or the beginning of its UUID. Pods are all that has a share of a GPU, Pods of
     Kubernetes and plain processes alike. Behind a slash stands what there is, before it what is free.
     """
     wanted = KINDS[kind]
+    check_kind(wanted, subject, event_type)
     try:
         with connected(server) as client:
             source = open_source(client)
+            events = events_wanted(source, subject, event_type) if wanted == "events" else None
             if watch:
-                _watch(source, wanted, names, output)
+                changes = source.watch(wanted) if events is None else source.watch_events(events)
+                _watch(changes, wanted, names, output)
                 raise CommandError(f"{client.address} has ended the watch", status=EXIT_UNREACHABLE)
-            text = _listed(source, wanted, names, output)
+            items = source.objects(wanted) if events is None else source.events(events)
+            text = _listed(source, items, wanted, names, output)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     if text:
@@ -46,8 +61,7 @@ def get(*, kind: str, names: tuple[str, ...], output: str, watch: bool, server: 
     return 0
 
 
-def _listed(source: Source, kind: str, names: Sequence[str], output: str) -> str:
-    items = source.objects(kind)
+def _listed(source: Source, items: Sequence[Any], kind: str, names: Sequence[str], output: str) -> str:
     if names:
         items = [pick(items, kind, name) for name in names]
     if not items and output in ("table", "wide"):
@@ -85,9 +99,9 @@ def _table(items: Sequence[Any], kind: str) -> Table:
     return table_of(items[0]) if items else EMPTY[kind]
 
 
-def _watch(source: Source, kind: str, names: Sequence[str], output: str) -> None:
+def _watch(changes: Iterable[Change], kind: str, names: Sequence[str], output: str) -> None:
     show = _printer(kind, output)
-    for change in source.watch(kind):
+    for change in changes:
         if not names or any(matches(change.item, kind, name) for name in names):
             show(change)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hypervisor.cli.failure import EXIT_USAGE, CommandError
-from hypervisor.cli.source import Change, reason_of
+from hypervisor.cli.source import Change, EventsWanted, reason_of
 from hypervisor.rpc.client import Client
 from hypervisor.v1 import node_pb2 as pb
-from hypervisor.v1 import node_pb2_grpc, types_pb2
+from hypervisor.v1 import node_pb2_grpc
 
 # Kind -> field of NodeSnapshot and NodeDelta, field with the tombstones, key of an object.
 _WATCHED: Mapping[str, tuple[str, str, Callable[[Any], str]]] = {
@@ -38,7 +38,7 @@ class NodeSource:
             case "workers":
                 return list(self._pages(stub.ListWorkers, pb.ListWorkersRequest, "workers"))
             case "events":
-                return list(self._pages(stub.ListEvents, pb.ListEventsRequest, "events"))
+                return self.events(EventsWanted())
         raise _not_on_a_node(kind)
 
     def why_none(self, kind: str) -> str:
@@ -46,9 +46,7 @@ class NodeSource:
 
     def watch(self, kind: str) -> Iterator[Change]:
         if kind == "events":
-            for message in self._client.stream(self._stub.WatchEvents, pb.WatchEventsRequest()):
-                if message.HasField("event"):
-                    yield Change("ADDED", message.event)
+            yield from self.watch_events(EventsWanted())
         elif kind == "nodes":
             yield from self._watch_node()
         elif kind in _WATCHED:
@@ -56,9 +54,16 @@ class NodeSource:
         else:
             raise _not_on_a_node(kind)
 
+    def events(self, wanted: EventsWanted) -> list[Any]:
+        return list(self._pages(self._stub.ListEvents, pb.ListEventsRequest, "events", **wanted.filters()))
+
+    def watch_events(self, wanted: EventsWanted) -> Iterator[Change]:
+        for message in self._client.stream(self._stub.WatchEvents, pb.WatchEventsRequest(**wanted.filters())):
+            if message.HasField("event"):
+                yield Change("ADDED", message.event)
+
     def events_about(self, kind: str, name: str) -> list[Any]:
-        about = types_pb2.ObjectReference(kind=kind, name=name)
-        return list(self._pages(self._stub.ListEvents, pb.ListEventsRequest, "events", regarding=about))
+        return self.events(EventsWanted(kind=kind, name=name))
 
     def _pages(self, method: Any, request: Callable[..., Any], field: str, **filters: Any) -> Iterator[Any]:
         token = ""

@@ -46,6 +46,23 @@ class Change:
     item: Message
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsWanted:
+    """Which events are asked for; what is empty matches all. type is a number of the API."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    type: int = 0
+
+    def filters(self) -> dict[str, Any]:
+        """As fields of a request."""
+        from hypervisor.v1 import types_pb2
+
+        about = types_pb2.ObjectReference(kind=self.kind, namespace=self.namespace, name=self.name)
+        return {"regarding": about, "type": self.type}
+
+
 class Source(Protocol):
     """A server's objects, as messages of the API. Every method raises what the client raises."""
 
@@ -59,6 +76,14 @@ class Source(Protocol):
 
     def watch(self, kind: str) -> Iterator[Change]:
         """All objects of a kind as ADDED, then each change; ends when the server does."""
+        ...
+
+    def events(self, wanted: EventsWanted) -> list[Any]:
+        """Events that are kept, oldest first."""
+        ...
+
+    def watch_events(self, wanted: EventsWanted) -> Iterator[Change]:
+        """Events that are kept, then each new one."""
         ...
 
     def events_about(self, kind: str, name: str) -> list[Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hypervisor.v1 import node_pb2
+from hypervisor.v1 import node_pb2, types_pb2
 from tests.fleet import messages as m
 from tests.fleet.process import PROGRAM, AggregatorProcess, wait_until
 from tests.fleet.stream import ReportStream
@@ -101,3 +101,47 @@ def test_watching(aggregator: AggregatorProcess) -> None:
         assert aggregator.stop() == 0
         assert wait_until(lambda: watch.poll() is not None and [watch.returncode], "the end") == [3]
     aggregator.start()
+
+
+def sequences(text: str) -> list[int]:
+    return [int(name.rpartition("/")[2]) for name in text.split()]
+
+
+def test_events_about_one_object_and_of_one_type(aggregator: AggregatorProcess) -> None:
+    normal, of_node, of_pod = (m.event("rack-a", 1, number, index=3) for number in (2, 3, 4))
+    normal.type = types_pb2.EVENT_TYPE_NORMAL
+    of_node.regarding.CopyFrom(types_pb2.ObjectReference(kind="Node", name="rack-a"))
+    of_pod.regarding.CopyFrom(types_pb2.ObjectReference(kind="Pod", namespace="ml", name="train"))
+    with ReportStream(aggregator.address) as stream:
+        stream.send(m.hello("rack-a"), m.events(normal, of_node, of_pod, m.event("rack-a", 1, 5, index=4)))
+        stream.wait_for_event(1, 5)
+
+        def told(*flags: str) -> list[int]:
+            return sequences(run(aggregator, "get", "events", "-o", "name", *flags))
+
+        assert told("--for", "gpu/GPU-RACK-A-3") == [1, 2]
+        # By the beginning of its UUID, as everywhere; and of one that is gone, whose events stay.
+        assert told("--for", "gpu/gpu-rack-a-4") == [5]
+        assert told("--for", "gpu/GPU-gone") == []
+        assert told("--for", "gpu/GPU-rack-a-3", "--type", "Warning") == [1]
+        assert told("--type", "normal") == [2]
+        # The aggregator's own events about it have numbers of their own.
+        assert 3 in told("--for", "node/rack-a")
+        assert told("--for", "pod/ml/train") == told("--for", "pod/train") == [4]
+        assert told("--for", "pod/other/train") == []
+        with subprocess.Popen(
+            [
+                *(*PROGRAM, "get", "events", "-w", "-o", "name", "--server", aggregator.unix),
+                *("--for", "gpu/GPU-rack-a-3", "--type", "Warning"),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as watch:
+            assert watch.stdout is not None
+            assert sequences(watch.stdout.readline()) == [1]
+            stream.send(m.events(m.event("rack-a", 1, 6, index=4), m.event("rack-a", 1, 7, index=3)))
+            assert sequences(watch.stdout.readline()) == [7]
+            watch.terminate()
+    assert "KIND/NAME" in run(aggregator, "get", "events", "--for", "gpu", status=2)
+    assert "select events" in run(aggregator, "get", "gpus", "--type", "Warning", status=2)
+    assert "more of it" in run(aggregator, "get", "events", "--for", "gpu/GPU-rack", status=1)
