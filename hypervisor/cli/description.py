@@ -195,6 +195,7 @@ def _allocation(allocation: pb.Allocation) -> Lines:
             ("Phase", word(pb.AllocationPhase, allocation.phase, "ALLOCATION_PHASE_")),
             ("Isolation", figures.enum_word(pb.IsolationMode, spec.isolation, "ISOLATION_MODE_")),
             ("Enforcement", figures.enum_word(pb.Enforcement, allocation.enforcement, "ENFORCEMENT_")),
+            ("Unlimited processes", ", ".join(map(str, allocation.bypassing_pids))),
             ("QoS", figures.enum_word(pb.QosClass, spec.qos, "QOS_CLASS_")),
             ("Policy", figures.enum_word(pb.ComputePolicy, spec.policy, "COMPUTE_POLICY_")),
             ("Age", figures.since(allocation.created_at)),

@@ -129,6 +129,12 @@ ALLOCATION = Table(
             cell=lambda found: figures.enum_word(pb.Enforcement, found.enforcement, "ENFORCEMENT_"),
         ),
         Column(
+            header="UNLIMITED PIDS",
+            cell=lambda found: ",".join(map(str, found.bypassing_pids)),
+            wide=True,
+            shrinks=True,
+        ),
+        Column(
             header="BUSY",
             cell=lambda found: by_device(
                 figures.figure(device.usage.busy_ratio, figures.percent) for device in found.devices

@@ -233,6 +233,7 @@ def allocation_to_proto(allocation: Allocation, usage: AllocationUsage | None, n
         return message
     message.enforcement = enums.ENFORCEMENTS[usage.enforcement]
     message.processes.extend(process_to_proto(process) for process in usage.processes)
+    message.bypassing_pids.extend(usage.bypassing_pids)
     if usage.tampering:
         message.conditions.append(
             pb.Condition(

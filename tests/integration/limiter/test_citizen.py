@@ -217,16 +217,11 @@ def test_without_proc_or_a_writable_root_the_limit_holds(pod: Pod, build: Callab
     assert (done.stdout, done.stderr) == ("2\n", "")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace")
-def test_volcano_vgpu_8_an_empty_environment_is_no_way_out(
-    pod: Pod, build: Callable[..., Path], tmp_path: Path
-) -> None:
-    """With /etc/ld.so.preload and the fixed path, as in a container: env -i, and a user who empties LD_PRELOAD."""
-    roads = build("roads", "roads.c", flags=("-ldl",))
+def in_a_container(pod: Pod, tmp_path: Path, script: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs a script where /etc/ld.so.preload names the library and the limit files are at the fixed path."""
     for folder in ("upper", "work"):
         (tmp_path / folder).mkdir()
-    keep = f"SIM_MACHINE={pod.machine} LD_LIBRARY_PATH={LIMITER.parent / 'simulator'}"
-    script = f"""
+    whole = f"""
         unset LD_PRELOAD
         mount -t overlay overlay -o lowerdir=/etc,upperdir={tmp_path}/upper,workdir={tmp_path}/work /etc || exit 77
         mount -t tmpfs none /run || exit 77
@@ -234,11 +229,76 @@ def test_volcano_vgpu_8_an_empty_environment_is_no_way_out(
         touch /run/tensor-fusion/shm/shm /run/tensor-fusion/shm/usage
         mount --bind {pod.files.directory}/shm /run/tensor-fusion/shm/shm || exit 77
         mount --bind {pod.files.directory}/usage /run/tensor-fusion/shm/usage || exit 77
+        {before}
         echo {LIMITER} > /etc/ld.so.preload
+        {script}
+    """
+    done = pod.run(["unshare", "--mount", "/bin/sh", "-c", whole])
+    if done.returncode in (1, 77):
+        pytest.skip(f"a mount namespace can't be made or changed here: {done.stderr.strip()}")
+    return done
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace")
+def test_volcano_vgpu_8_an_empty_environment_is_no_way_out(
+    pod: Pod, build: Callable[..., Path], tmp_path: Path
+) -> None:
+    """With /etc/ld.so.preload and the fixed path, as in a container: env -i, and a user who empties LD_PRELOAD."""
+    roads = build("roads", "roads.c", flags=("-ldl",))
+    keep = f"SIM_MACHINE={pod.machine} LD_LIBRARY_PATH={LIMITER.parent / 'simulator'}"
+    script = f"""
         env -i {keep} {roads} dlsym
         env -i LD_PRELOAD= TF_SHM_PATH=/nowhere {keep} {roads} lookup
     """
-    done = pod.run(["unshare", "--mount", "/bin/sh", "-c", script])
-    if done.returncode in (1, 77):
-        pytest.skip(f"a mount namespace can't be made or changed here: {done.stderr.strip()}")
+    done = in_a_container(pod, tmp_path, script)
     assert (done.stdout, done.stderr) == ("2\n2\n", "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace")
+def test_a_set_uid_program_is_limited_by_the_fixed_path_and_not_by_its_callers_words(
+    pod: Pod, build: Callable[..., Path], tmp_path: Path
+) -> None:
+    roads = build("roads", "roads.c", flags=("-ldl",))
+    driver = build("plain/libcuda.so.1", "fake_driver.c", flags=("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"))
+    pod.files.run("make", "GPU-00000000-0000-0000-0000-000000000001", GIB, 1_000_000)
+    with tempfile.TemporaryDirectory(prefix="limiter-setuid-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        program = Path(shutil.copy(roads, folder))
+        library = Path(shutil.copy(LIMITER, folder))
+        shutil.copy(driver, folder)
+        program.chmod(0o4755)  # root's
+        # The driver is found as a system's is: no variable helps a set-uid program.
+        before = f"echo {folder} > /etc/ld.so.conf.d/driver.conf; ldconfig 2>/dev/null || exit 77"
+        user = "setpriv --reuid 65534 --regid 65534 --clear-groups"
+        limited = f"echo {library} > /etc/ld.so.preload; TF_SHM_PATH=/nowhere {user} {program} dlsym"
+        free = f": > /etc/ld.so.preload; {user} {program} dlsym"
+        done = in_a_container(pod, tmp_path, f"{limited}; {free}", before)
+        assert (done.stdout, done.stderr) == ("2\n0\n", "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its root")
+def test_a_program_that_changes_its_root_stays_limited_or_is_refused(pod: Pod, tmp_path: Path) -> None:
+    """Attached before, it is limited as before. Afterwards, where the files can't be reached, it gets nothing."""
+    allocations = "[alloc(512 * MIB)[0], alloc(768 * MIB)[0]]"
+    root = tmp_path / "root"
+    root.mkdir()
+    assert pod.ask(f"start(); os.chroot({str(root)!r}); tell({allocations})") == [0, 2]
+    late = f"os.chroot({str(root)!r}); tell([call('cuInit', 0), alloc(4096)[0]])"
+    assert pod.ask(late, TF_LIMITER_WAIT_MS="20") == [802, 802]
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="names system calls by their x86-64 numbers")
+def test_a_child_that_the_c_library_does_not_know_of_has_a_slot_of_its_own(pod: Pod) -> None:
+    """By the system call clone alone: no handler of a fork runs, and its end leaves the parent's slot as it was."""
+    assert pod.ask("""
+        libc = ctypes.CDLL(None)
+        start()
+        result, pointer = alloc(300 * MIB)
+        child = libc.syscall(56, 17, 0, 0, 0, 0)  # clone, with SIGCHLD as a fork has it
+        if child == 0:
+            os._exit(10 + alloc(800 * MIB)[0] * 4 + alloc(600 * MIB)[0])
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        tell([result, status, alloc(800 * MIB)[0], memory()[0] // MIB, free(pointer), alloc(1000 * MIB)[0]])
+    """) == [0, 18, 2, 724, 0, 0]
+    assert pod.files.show()["live"] == 1

@@ -44,6 +44,21 @@ def test_a_second_driver_in_a_namespace_of_its_own_works_and_is_not_reached(pod:
     assert pod.files.show()["live"] == 0
 
 
+def test_a_library_that_binds_to_its_own_needs_first_works_and_is_not_reached(
+    pod: Pod, build: Callable[..., Path]
+) -> None:
+    """Opened with RTLD_DEEPBIND it gets the driver's functions, and the C library's dlsym, before ours.
+
+    Documented: the daemon reports a process that uses a GPU so and has no slot, and counts memory beyond the account.
+    """
+    flags = ("-shared", "-fPIC", str(SIMULATOR / "libcuda.so.1"))
+    plugin = build("deepbind.so", "deepbind.c", flags=flags)
+    source = f"tell(ctypes.CDLL({str(plugin)!r}, mode=os.RTLD_NOW | MODE).allocate())"
+    assert pod.ask(source.replace("MODE", "os.RTLD_DEEPBIND")) == 0
+    assert pod.files.show()["live"] == 0
+    assert pod.ask(source.replace("MODE", "os.RTLD_LOCAL")) == 2
+
+
 def test_a_versioned_lookup_answers_as_without_the_limiter(pod: Pod, roads: Path) -> None:
     assert pod.run([str(roads), "dlvsym"]).stdout == pod.run([str(roads), "dlvsym"], limited=False).stdout
 

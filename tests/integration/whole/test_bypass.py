@@ -1,0 +1,60 @@
+"""A program that reaches the driver past the limiter is seen from outside: event, metric and a field of its Pod."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from buildsupport.native import ROOT
+from tests.daemon_process import DaemonProcess, wait_until
+from tests.integration.limiter.conftest import build
+from tests.simulated_load import program
+
+__all__ = ["build"]
+SIMULATOR = ROOT / "hypervisor" / "native" / "simulator"
+MODES = ["RTLD_LOCAL", "RTLD_DEEPBIND"]
+SOURCE = """
+import ctypes, os, sys
+print(ctypes.CDLL(sys.argv[1], mode=os.RTLD_NOW | getattr(os, sys.argv[2])).allocate(), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_a_library_that_binds_past_the_limiter_is_told(
+    daemon: DaemonProcess, build: Callable[..., Path], mode: str
+) -> None:
+    plugin = build("deepbind.so", "deepbind.c", flags=("-shared", "-fPIC", str(SIMULATOR / "libcuda.so.1")))
+    command = program("exec", "--server", daemon.owner_address, "--gpu", "2", "--vram", "1Gi", "--name", "past", "--")
+    command += [sys.executable, "-c", SOURCE, str(plugin), mode]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        answer = int(process.stdout.readline())
+
+        def pod() -> dict[str, object]:
+            (item,) = json.loads(daemon.cli("get", "pods", "past", "-o", "json").stdout)["items"]
+            return dict(item)
+
+        def events() -> list[dict[str, str]]:
+            items = json.loads(daemon.cli("get", "events", "-o", "json").stdout)["items"]
+            return [event for event in items if event["reason"] == "LimiterBypassed"]
+
+        if mode == "RTLD_LOCAL":  # the control: it is refused by its limit, and nothing is told
+            assert answer == 2
+            wait_until(lambda: pod().get("processes"), "an attached process")
+            assert pod()["bypassingPids"] == []
+            assert events() == []
+            return
+        assert answer == 0
+        wait_until(lambda: pod().get("bypassingPids") == [process.pid], "the field of the Pod")
+        assert pod()["enforcement"] == "ENFORCEMENT_VIOLATED"
+        assert "has the limiter in its memory and has not attached" in wait_until(events, "the event")[0]["message"]
+        _, metrics = daemon.get("/metrics")
+        lines = [line for line in metrics.splitlines() if line.startswith("gpuhv_limiter_bypassing_processes{")]
+        assert [float(line.split()[-1]) for line in lines] == [1.0]
