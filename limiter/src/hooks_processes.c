@@ -8,6 +8,8 @@
 
 #include "attach.h"
 #include "driver.h"
+#include "messages.h"
+#include "process.h"
 #include "os.h"
 
 #define BUFFER_BYTES (UINT32_C(64) << 10)
@@ -187,4 +189,32 @@ HV_WRAP(nvmlDeviceGetAccountingStats, (nvmlDevice_t device, unsigned int pid, vo
     if (asked == 0)
         return NVML_ERROR_NOT_FOUND;
     return HV_REAL(nvmlDeviceGetAccountingStats)(device, asked, told);
+}
+
+/* The process that is asked for is named at the start of the answer's place. */
+HV_WRAP(nvmlDeviceGetAccountingStats_v2, (nvmlDevice_t device, unsigned int *told))
+{
+    if (told == NULL || hv_attach() != HV_ATTACH_DONE)
+        return HV_REAL(nvmlDeviceGetAccountingStats_v2)(device, told);
+    unsigned int pid = *told;
+    uint32_t asked = pid_for_driver(pid);
+    if (asked == 0)
+        return NVML_ERROR_NOT_FOUND;
+    *told = asked;
+    int result = HV_REAL(nvmlDeviceGetAccountingStats_v2)(device, told);
+    *told = pid;
+    return result;
+}
+
+/* ---- private tables ---- */
+
+/* nvidia-smi takes its table of processes from one; no wrapper sees what is called through it. */
+HV_WRAP(nvmlInternalGetExportTable, (const void **table, const unsigned char *id))
+{
+    int result = HV_REAL(nvmlInternalGetExportTable)(table, id);
+    struct hv_process *process = result == NVML_SUCCESS && hv_attach() == HV_ATTACH_DONE ? hv_process() : NULL;
+    if (process != NULL && hv_add_acq_rel_32(&process->told_of_nvml_tables, 1) == 0)
+        hv_tell(HV_MESSAGE_EXPORT_TABLE,
+                "NVML handed out a private table of functions: what it lists is the whole card's, not the Pod's");
+    return result;
 }

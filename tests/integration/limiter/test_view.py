@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from hypervisor.simulation.profiles import load_description
 from tests.integration.limiter.conftest import GIB, MIB, Files, Pod, heard
 
 NOT_FOUND = 6  # nvmlReturn_t
+EXPORT_TABLE = 6  # enum hv_message_code
+# The one that nvidia-smi asks for.
+TABLE = bytes.fromhex("6c3efec48fc94e6ca327ee696e12f7c4")
 SCALE_UTILIZATION = 8  # enum hv_device_flags
 NVML = """
         import pynvml as n
@@ -235,3 +239,40 @@ def test_accounts_are_told_of_the_pod_s_processes_and_by_its_pids(pod: Pod) -> N
         assert pod.ask(source, limited=False) == [context + 100, context + 200]
         pod.files.run("host-pid", outside)
         assert pod.ask(source) == [context + 200, NOT_FOUND]
+
+
+def test_the_later_form_of_an_account_names_its_process_as_the_pod_does(pod: Pod, build: Callable[..., Path]) -> None:
+    nvml = build("nvml/libnvidia-ml.so.1", "fake_nvml.c", flags=("-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"))
+    source = """
+        start()
+        tell(os.getpid())
+        nvml = ctypes.CDLL(sys.argv[1])
+        sys.stdin.readline()
+        def account(pid):
+            told = (ctypes.c_uint * 16)(pid)
+            return nvml.nvmlDeviceGetAccountingStats_v2(None, told), told[0] == pid, told[1]
+        tell([account(os.getpid()), account(os.getpid() + 1)])
+    """.replace("sys.argv[1]", repr(str(nvml)))
+    with pod.running(source) as process:
+        heard(process)
+        pod.files.run("host-pid", 4242)
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert heard(process) == [[0, True, 4242], [NOT_FOUND, True, 0]]
+
+
+def test_a_private_table_of_nvml_is_handed_out_and_told(pod: Pod) -> None:
+    source = """
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        assert nvml.nvmlInit_v2() == 0
+        table, found = ctypes.c_void_p(), []
+        for number in range(256):
+            found.append(nvml.nvmlInternalGetExportTable(ctypes.byref(table), bytes([number] * 16)))
+        tell([nvml.nvmlInternalGetExportTable(ctypes.byref(table), TABLE), bool(table.value), sorted(set(found))])
+    """.replace("TABLE", repr(TABLE))
+    assert pod.ask(source) == pod.ask(source, limited=False)
+    assert pod.ask(source)[:2] == [0, True]
+    told = [message["text"] for message in pod.files.show()["messages"] if message["code"] == EXPORT_TABLE]
+    assert len(told) == 2  # once a process
+    assert "NVML" in told[0]
