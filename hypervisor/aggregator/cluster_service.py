@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypervisor.aggregator import rows
 from hypervisor.aggregator.event_log import EventLog
@@ -22,11 +22,15 @@ from hypervisor.aggregator.store import EventQuery, Store, StoredEvent, StoreErr
 from hypervisor.aggregator.views import Moment, NodeView, cluster_gpu, cluster_node, node_view
 from hypervisor.model import Refusal, RefusalReason
 from hypervisor.rpc.answering import streaming, unary
+from hypervisor.rpc.registration import Undecodable
 from hypervisor.rpc.statistics import CallCounter
 from hypervisor.v1 import cluster_pb2, types_pb2
 
 DESCRIPTOR = cluster_pb2.DESCRIPTOR.services_by_name["ClusterService"]
 _EVENTS_AT_ONCE = 500
+_LOOKS_AT_ALL = frozenset({"ListNodes", "ListGpus", "ListPools"})
+# Objects that can be looked at in about the time that an ordinary request takes.
+_GPUS_A_REQUEST = 1_000
 Item = TypeVar("Item")
 
 
@@ -61,6 +65,12 @@ class ClusterService:
     def watchers(self) -> int:
         """Open watches, of GPUs and of events."""
         return self._feed.watchers + self._event_watchers
+
+    def weigh(self, method: str, request: Any) -> float:
+        """How many requests this one counts as: a list that looks at all objects is as dear as there are many."""
+        if method not in _LOOKS_AT_ALL or isinstance(request, Undecodable) or request.page.token:
+            return 1.0
+        return 1.0 + len(self._registry.gpus) / _GPUS_A_REQUEST
 
     def close(self) -> None:
         """End all watches of events; those of GPUs end with their feed."""

@@ -85,6 +85,7 @@ class Aggregator:
         self._cluster = ClusterService(
             self.registry, self._feed, self._events, store, moment=_moment, max_watchers=settings.max_watchers
         )
+        front.guard.weigh = self._cluster.weigh
         self.web = WebPages(
             MetricsPage(self.registry, self._figures, monotonic=time.monotonic),
             ClusterMap(self.registry, moment=_moment),

@@ -67,6 +67,8 @@ class Guard(grpc.aio.ServerInterceptor):
         identify_token: IdentifyToken | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        # How many requests one of a method counts as: a list of everything costs more than one object.
+        self.weigh: Callable[[str, Any], float] = lambda _method, _request: 1.0
         self._roles = roles
         self._limits = limits
         self._identify_token = identify_token
@@ -106,19 +108,19 @@ class Guard(grpc.aio.ServerInterceptor):
         handler: Any = await continuation(handler_call_details)
         if handler is None:
             return None
-        service = str(handler_call_details.method).split("/")[1]
+        _, service, method = str(handler_call_details.method).split("/", 2)
         if handler.response_streaming:
             return self._streaming(service, handler)
-        return self._unary(service, handler)
+        return self._unary(service, method, handler)
 
     # --- inside
 
-    def _unary(self, service: str, handler: Any) -> Any:
+    def _unary(self, service: str, method: str, handler: Any) -> Any:
         behavior = handler.stream_unary if handler.request_streaming else handler.unary_unary
 
         async def answer(request: Any, context: Context) -> Any:
             try:
-                await self._admit(service, context)
+                await self._admit(service, context, self.weigh(method, request))
             except Refusal as refusal:
                 await self._refuse(context, refusal)
             answered = behavior(request, context)
@@ -155,10 +157,10 @@ class Guard(grpc.aio.ServerInterceptor):
         answer = generate if inspect.isasyncgenfunction(behavior) else converse
         return make(answer, handler.request_deserializer, handler.response_serializer)
 
-    async def _admit(self, service: str, context: Context) -> Peer:
+    async def _admit(self, service: str, context: Context, weight: float = 1.0) -> Peer:
         peer = await self.who(context)
         if peer.key:
-            self._rates.take(peer.key)
+            self._rates.take(peer.key, weight)
         allowed = self._roles.get(service)
         if peer.identity is not None and allowed is not None and peer.identity.role not in allowed:
             wanted = " or ".join(sorted(role.value for role in allowed))

@@ -21,19 +21,21 @@ class PeerRates:
         self._monotonic = monotonic
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, peer: str) -> None:
-        """Count one request. Raises Refusal, and takes nothing, when the peer has had its share."""
+    def take(self, peer: str, weight: float = 1.0) -> None:
+        """Count one request, as so many. Raises Refusal, and takes nothing, when the peer has had its share."""
+        # Else one that is heavier than a full bucket would never be answered.
+        weight = min(weight, self._at_once)
         now = self._monotonic()
         tokens, at = self._buckets.pop(peer, (self._at_once, now))
         tokens = min(self._at_once, tokens + (now - at) * self._per_second)
-        refused = tokens < 1
-        self._buckets[peer] = (tokens if refused else tokens - 1, now)
+        refused = tokens < weight
+        self._buckets[peer] = (tokens if refused else tokens - weight, now)
         if len(self._buckets) > _PEERS:
             self._buckets.popitem(last=False)
         if refused:
             raise Refusal(
                 RefusalReason.TOO_MANY_REQUESTS,
-                f"{peer} has made more than {self._per_second:g} requests a second",
+                f"{peer} has asked for more than {self._per_second:g} requests a second, long lists counted as many",
                 remedy="watch instead of asking again and again, or ask less often",
             )
 

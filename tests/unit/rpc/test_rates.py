@@ -41,6 +41,17 @@ def test_a_burst_then_a_rate_and_refusals_cost_nothing() -> None:
     assert taken(buckets, "a", 100) == 20
 
 
+def test_a_heavy_request_counts_as_many_and_is_answered_in_the_end() -> None:
+    clock = Clock()
+    buckets = PeerRates(per_second=10, at_once=20, monotonic=clock)
+    buckets.take("a", 15)
+    with pytest.raises(Refusal):
+        buckets.take("a", 15)
+    buckets.take("a", 5)
+    clock.now = 2.0
+    buckets.take("a", 1_000)
+
+
 def test_many_peers_are_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "_PEERS", 10)
     buckets = PeerRates(per_second=1, at_once=1, monotonic=Clock())
