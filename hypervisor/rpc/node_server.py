@@ -145,7 +145,9 @@ class _Places:
         admin = parse_unix(settings.admin_address, "admin_listen")
         if admin in read:
             raise ListenError(f"listen: {admin} is the admin socket too; queries and changes need a socket each")
-        return cls(read=read, admin=admin, tls=server_certificates(settings.tls_dir))
+        # One that only reports may have no certificate of its own, and a token instead.
+        serves_tcp = any(isinstance(address, TcpAddress) for address in read)
+        return cls(read=read, admin=admin, tls=server_certificates(settings.tls_dir) if serves_tcp else None)
 
     def groups(self) -> tuple[tuple[tuple[UnixAddress | TcpAddress, ...], bool], ...]:
         """Addresses that share a server, and whether they may only read: TCP, whose callers are asked who they are,

@@ -167,6 +167,7 @@ def test_renewed_certificates_are_taken_and_open_streams_go_on(tmp_path: Path) -
         process.close()
 
 
+@pytest.mark.slow
 def test_one_peer_has_its_share_and_others_have_theirs(fleet: FleetCertificates, tmp_path: Path) -> None:
     process = AggregatorProcess(
         tmp_path, "--requests-per-second", "5", "--streams-per-peer", "3", tls=fleet.aggregator()
@@ -223,6 +224,7 @@ def test_a_message_that_is_too_large_is_refused_and_others_live_on(
         small.wait_for_revision(1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -244,6 +246,7 @@ def test_what_is_not_secure_is_refused_at_the_start(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_daemon_reports_and_serves_over_tls_and_takes_new_certificates(
     aggregator: AggregatorProcess, fleet: FleetCertificates, make_daemon
 ) -> None:
@@ -286,6 +289,7 @@ def test_a_daemon_reports_and_serves_over_tls_and_takes_new_certificates(
     wait_until(fresh, "the report after both restarts")
 
 
+@pytest.mark.slow
 def test_the_command_line_reads_with_a_certificate(aggregator: AggregatorProcess, fleet: FleetCertificates) -> None:
     def get(*flags: str) -> subprocess.CompletedProcess[str]:
         command = [*PROGRAM, "get", "pools", "--server", aggregator.address, *flags]
