@@ -39,6 +39,7 @@ class Figures:
     refused_calls: tuple[tuple[str, int], ...]
     certificates: ServerCertificates | None
     calls: tuple[tuple[str, str, int], ...]
+    store: Callable[[Families], None]
 
 
 class MetricsPage:
@@ -69,6 +70,7 @@ class MetricsPage:
         _storage(made, figures)
         _readers(made, figures)
         _security(made, figures)
+        figures.store(made)
         yield from made.families()
 
     def _objects(self, made: Families) -> None:

@@ -50,6 +50,7 @@ class Aggregator:
 
     def __init__(self, settings: AggregatorSettings, store: Store, stored: Stored, front: Front) -> None:
         self._settings = settings
+        self._store = store
         self._front = front
         self._events = EventLog(last_number=stored.last_event)
         recorder = Recorder(self._events.add, store_id=stored.store_id, start=stored.start, wall=time.time)
@@ -147,6 +148,7 @@ class Aggregator:
             refused_calls=self._front.guard.refused(),
             certificates=self._front.certificates,
             calls=self._cluster.calls.statistics(),
+            store=self._store.collect,
         )
 
 

@@ -26,6 +26,7 @@ from hypervisor.aggregator.store import (
     StoredEvent,
     StoreError,
 )
+from hypervisor.metrics.family import Families
 
 # Versions are given out before they are durable. A start begins above this many more than the last durable one, so
 # that none is given out twice with different content.
@@ -164,6 +165,14 @@ class SqliteStore:
                 self._reader = self._connect()
             found = self._reader.execute(statement, (*values, query.limit)).fetchall()
         return [StoredEvent(row[0], EventRow(*row[1:])) for row in found]
+
+    def collect(self, made: Families) -> None:
+        """The size of its files."""
+        size = 0
+        for suffix in ("", "-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                size += self._path.with_name(self._path.name + suffix).stat().st_size
+        made.gauge("aggregator_store_bytes", "Size of the store's file and its log", size)
 
     def close(self) -> None:
         """Closes both connections; SQLite folds the log into the file."""

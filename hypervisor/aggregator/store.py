@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from hypervisor.aggregator.records import GpuObject, NodeRecord
+from hypervisor.metrics.family import Families
 
 # Most events that one prune removes, so that a commit never waits long for it.
 PRUNE_AT_ONCE = 5_000
@@ -167,6 +168,10 @@ class Store(Protocol):
 
     def read_events(self, query: EventQuery) -> Sequence[StoredEvent]:
         """Events in the order of arrival. Raises StoreError."""
+        ...
+
+    def collect(self, made: Families) -> None:
+        """Add the store's own metrics. Called on the loop."""
         ...
 
     def close(self) -> None:

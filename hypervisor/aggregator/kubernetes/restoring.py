@@ -100,9 +100,7 @@ def gpu_row(object_: Object, *, node_uid: str) -> GpuRow:
             size.bytes = count
     if (status.get("numaNode") or 0) >= 0:
         gpu.topology.numa_node = int(status.get("numaNode") or 0)
-    for peer in (status.get("topology") or {}).get("peers") or ():
-        link = gpu.topology.links.add(peer_uuid=peer["peerGPUUUID"], tier=int(peer["tier"]))
-        link.pcie_level = _LEVELS.get(peer.get("linkType", ""), 0)  # type: ignore[assignment]
+    _put_links(gpu, status)
     if part := status.get("partition"):
         gpu.partition.parent_uuid = part.get("parentUUID", "")
         gpu.partition.profile = part.get("profile", "")
@@ -137,6 +135,21 @@ def seconds(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         return 0.0
+
+
+def _put_links(gpu: types_pb2.Gpu, status: Mapping[str, Any]) -> None:
+    nv_link = status.get("nvLink") or {}
+    linked = {peer["peerUUID"]: peer for peer in nv_link.get("peers") or ()}
+    # Links to a switch serve all peers, and are counted once.
+    switched = int(nv_link.get("totalLinkCount") or 0) < sum(int(peer["linkCount"]) for peer in linked.values())
+    for peer in (status.get("topology") or {}).get("peers") or ():
+        link = gpu.topology.links.add(peer_uuid=peer["peerGPUUUID"], tier=int(peer["tier"]))
+        link.pcie_level = _LEVELS.get(peer.get("linkType", ""), 0)  # type: ignore[assignment]
+        if "bandwidth" in peer:
+            link.bandwidth_bytes_per_second = int(peer["bandwidth"])
+        if found := linked.get(peer["peerGPUUUID"]):
+            link.nvlink_count, link.nvlink_switched = int(found["linkCount"]), switched
+            link.nvlink_version = found.get("linkVersion", "")
 
 
 def _apps(status: Mapping[str, Any]) -> bytes:

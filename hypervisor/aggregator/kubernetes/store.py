@@ -18,6 +18,7 @@ from hypervisor.aggregator.kubernetes.event_writer import EventWriter
 from hypervisor.aggregator.records import GpuObject, NodeRecord, Position
 from hypervisor.aggregator.settings import StoreLimits
 from hypervisor.aggregator.store import Batch, EventQuery, EventRow, Stored, StoredEvent, StoreError
+from hypervisor.metrics.family import Families
 
 OBJECTS_AT_ONCE = 100
 _WRITERS = 8
@@ -78,6 +79,21 @@ class KubernetesStore:
     def read_events(self, query: EventQuery) -> Sequence[StoredEvent]:
         """From memory: what was written in this life, and what was there at its start."""
         return self.events.read(query)
+
+    def collect(self, made: Families) -> None:
+        """Requests and what came of them."""
+        asked, written = self._client.statistics(), self.applier.statistics()
+        name = "aggregator_kubernetes"
+        made.counter(f"{name}_requests_total", "Requests to the API server, watches included", asked.requests_total)
+        for code, count in asked.failures:
+            made.counter(
+                f"{name}_failures_total", "Requests that failed, by HTTP status; 0: no answer", count, code=str(code)
+            )
+        made.counter(f"{name}_writes_total", "Objects and statuses that were written", written.writes_total)
+        made.counter(f"{name}_unchanged_total", "Objects that were as they shall be", written.unchanged_total)
+        made.counter(f"{name}_conflicts_total", "Fields of ours that another had taken", written.conflicts_total)
+        made.gauge(f"{name}_refused_objects", "Objects that the API server does not take", written.refused)
+        made.gauge(f"{name}_objects", "Objects of ours and of users that are known", written.known)
 
     def close(self) -> None:
         """Nothing to let go of: the client is closed by who opened it."""
