@@ -167,6 +167,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     isolation_mode: Annotated[
         str, _setting("The node's mode where the policy is static", pattern="^(shared|soft|hard|partitioned)$")
     ] = "soft"
+    mig_geometry: Annotated[
+        tuple[str, ...],
+        _setting(
+            "What cards are to be divided into by MIG, each 'CARD: PROFILE ...', for instance '0: 3g.40gb 4x1g.10gb'; "
+            "CARD is an index, a UUID or all"
+        ),
+    ] = ()
     pod_resources_proxy: Annotated[
         str, _setting("Socket on which PodResources are served with real GPUs, unix:PATH; none by default")
     ] = ""

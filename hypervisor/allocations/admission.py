@@ -247,6 +247,13 @@ class _Book:
                 remedy="name a MIG instance, or ask for soft isolation",
             )
         for holder, mode in self._entry(device).holders:
+            if mode is self._isolation is IsolationMode.PARTITIONED:
+                raise Refusal(
+                    RefusalReason.ISOLATION_CONFLICT,
+                    f"{_where(device)} is granted to '{holder}' as a whole",
+                    field=f"devices[{place}].gpu",
+                    remedy="ask for another instance, or name none and let the daemon find or make one",
+                )
             if mode is not self._isolation:
                 raise Refusal(
                     RefusalReason.ISOLATION_CONFLICT,

@@ -136,24 +136,27 @@ class Allocations:
         dry_run: bool = False,
         reserved: str = "",
         beside: tuple[Allocation, ...] = (),
+        placed: tuple[DeviceRequest, ...] = (),
     ) -> tuple[Allocation, bool]:
         """Grant a share, or give the allocation that the same request was granted before (then True). Raises Refusal.
 
         With dry_run everything is checked and nothing is made; the answer then has no uid and no directory. reserved
         names files to be used that reserve() made. beside: drafts of dry runs that are counted as if they were granted.
+        placed: what is admitted in place of the devices of the spec, where somebody has found an instance for each.
         """
         try:
             check_spec(spec)
             held = self._find(spec.allocation_id)
             if held is not None and self._repeats(held, spec):
                 return held.allocation, True
-            grants = self._with_room(lambda: admit(spec, inventory, (*self.all, *beside), self._rules(inventory)))
+            sought = replace(spec, devices=placed) if placed else spec
+            grants = self._with_room(lambda: admit(sought, inventory, (*self.all, *beside), self._rules(inventory)))
             if dry_run:
                 return self._drafted(spec, grants, inventory), False
             return self._grant(spec, grants, inventory, uid=reserved or str(uuid.uuid4())), False
         except Refusal as refusal:
             if not dry_run:
-                self._tell_refused(spec, refusal)
+                self.tell_refused(spec, refusal)
             raise
 
     def update_limits(
@@ -421,14 +424,16 @@ class Allocations:
     def _tell(self, held: Held, kind: EventType, reason: str, message: str, **fields: str) -> None:
         self._ground.tell.event(held.reference, kind, reason, message, **fields)
 
-    def _tell_refused(self, spec: AllocationSpec, refusal: Refusal) -> None:
+    def tell_refused(self, spec: AllocationSpec, refusal: Refusal) -> None:
+        """Count a refusal, and tell it as an event."""
         refused = self._ground.tell.count.refused
         refused[refusal.reason] = refused.get(refusal.reason, 0) + 1
         name = spec.allocation_id[:63]
+        no_partition = refusal.reason is RefusalReason.PARTITION_TEMPLATE_MATCH_FAILED
         self._ground.tell.event(
             ObjectReference(kind=ObjectKind.ALLOCATION, name=name, namespace=spec.owner.namespace[:253]),
             EventType.WARNING,
-            "AllocationRefused",
+            "PartitionTemplateMatchFailed" if no_partition else "AllocationRefused",
             f"'{name}' was refused: {refusal}",
             refusal=refusal.reason.value,
             field=refusal.field,

@@ -58,6 +58,12 @@ _OPTIONS = (
         help="How the limit is enforced",
     ),
     click.option(
+        "--partition",
+        default="",
+        metavar="PROFILE",
+        help="With --isolation partitioned the MIG profile, for instance 1g.10gb [default: what fits best]",
+    ),
+    click.option(
         "--qos",
         type=click.Choice([qos.value for qos in QosClass]),
         default=QosClass.MEDIUM.value,
@@ -88,8 +94,9 @@ def device_requests(
     vram: int | None,
     compute_request: Compute | None,
     vram_request: int | None,
+    partition: str = "",
 ) -> tuple[DeviceRequest, ...]:
     """One request a GPU; without --gpu one device of the daemon's choice."""
     limits = Resources(compute=compute, vram_bytes=vram)
     requests = Resources(compute=compute_request, vram_bytes=vram_request)
-    return tuple(DeviceRequest(gpu=gpu, requests=requests, limits=limits) for gpu in gpus or ("",))
+    return tuple(DeviceRequest(gpu=gpu, requests=requests, limits=limits, partition=partition) for gpu in gpus or ("",))

@@ -17,6 +17,8 @@ FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 RESET_REQUIRED = 16
 LIB_RM_VERSION_MISMATCH = 18
+IN_USE = 19
+INSUFFICIENT_RESOURCES = 23
 GPU_NOT_FOUND = 28
 UNKNOWN = 999
 
@@ -76,6 +78,7 @@ _WORDS = {
     19: "in use by another client",
     20: "the driver is out of memory",
     21: "no data",
+    23: "there is not enough room for it",
     25: "this driver does not know this version of the call",
     26: "this driver no longer has the call",
     27: "the driver is not ready",

@@ -127,6 +127,12 @@ class Fleet:
         """Attached cards that may be asked."""
         return [card for card in self.cards.values() if card.attached and not self.quarantined(card.slot, now=now)]
 
+    def look_again(self, bus_id: str) -> None:
+        """Ask for the facts of a card in the next round: what it is divided into has changed."""
+        for card in self.cards.values():
+            if card.bus_id == bus_id:
+                card.facts_due_at = 0.0
+
     # ---- what was said ----
 
     def on_attached(self, request: wire.Attach, reply: wire.Attached, *, now: float) -> None:

@@ -11,6 +11,7 @@ from hypervisor.gpu.conditions import ConditionBook, Finding
 from hypervisor.gpu.device import DeviceRecord
 from hypervisor.gpu.fleet import CardState, Fleet
 from hypervisor.gpu.health.monitor import HealthMonitor
+from hypervisor.gpu.mig_control import PhysicalCard
 from hypervisor.model.figure import Figure
 from hypervisor.model.health import Condition, HealthCode, HealthState
 from hypervisor.model.inventory import DeviceObservation
@@ -88,6 +89,28 @@ class Observer:
                     )
                 )
         return tuple(sorted(found, key=_order))
+
+    def whole_cards(self, fleet: Fleet, *, now: float) -> Iterator[PhysicalCard]:
+        """Cards as they were before they were divided, if they were."""
+        for card in fleet.cards.values():
+            record = fleet.records[card.uuid]
+            if card.bus_id is None:
+                continue
+            yield PhysicalCard(
+                uuid=card.uuid,
+                bus_id=card.bus_id,
+                index=card.index,
+                model=record.identity.model,
+                architecture=record.identity.architecture,
+                multiprocessors=record.identity.sm_count or 0,
+                memory_bytes=record.capacity.figure.value or 0,
+                tflops=self._rate(record, now).tflops.value or 0.0,
+                usable=card.attached
+                and not card.detached
+                and not card.missing
+                and record.health in {HealthState.HEALTHY, HealthState.DEGRADED},
+                processes=bool(record.activity.processes),
+            )
 
     def _place(self, places: list[topology.Place]) -> None:
         if places != self._places:

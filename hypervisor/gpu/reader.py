@@ -21,6 +21,7 @@ from hypervisor.gpu.fleet import Fleet
 from hypervisor.gpu.health.monitor import HealthMonitor, load_policy
 from hypervisor.gpu.health.occurrence import Occurrence
 from hypervisor.gpu.holders import holders_of
+from hypervisor.gpu.mig_control import MigControl, PhysicalCard
 from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import LingeringProcesses, ReaderGoneError, ReaderHungError, open_reader_process
 from hypervisor.gpu.session import AnsweredLateError, Known, Session, Turn
@@ -141,6 +142,20 @@ class GpuReader:
             self._renew()
             self._publish()
         await trio.lowlevel.checkpoint()
+
+    @property
+    def cards(self) -> tuple[PhysicalCard, ...]:
+        """All cards whose address is known, divided ones as a whole too."""
+        now = time.monotonic()
+        return tuple(self._known.observer.whole_cards(self._known.fleet, now=now))
+
+    def mig_control(self) -> MigControl:
+        """The way to divide cards. Each call makes one, with a turn of its own."""
+
+        def look_again(bus_id: str) -> None:
+            self._known.fleet.look_again(bus_id)
+
+        return MigControl(self._known.environment, self._lingering, look_again=look_again)
 
     async def holders(self, uuid: str) -> tuple[int, ...]:
         """Host pids of other processes that have the card's device node open, as far as we may see them.

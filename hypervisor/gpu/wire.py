@@ -136,6 +136,30 @@ class GpuEvent(msgspec.Struct, frozen=True, array_like=True):
     data: int
 
 
+class MigProfile(msgspec.Struct, frozen=True, array_like=True):
+    """What a card can be divided into: compute slices, how many fit at most, and places as (start, size) in memory
+    slices. name is as NVML has it without "MIG ", "" where this driver has no names."""
+
+    profile_id: int
+    name: str
+    slices: int
+    most: int
+    multiprocessors: int
+    memory_mebibytes: int
+    placements: list[tuple[int, int]]
+
+
+class MigInstance(msgspec.Struct, frozen=True, array_like=True):
+    """A GPU instance that is there. uuid is that of its MIG device, "" where it has no compute instance."""
+
+    gpu_instance: int
+    profile_id: int
+    start: int
+    size: int
+    compute_instances: list[int]
+    uuid: str
+
+
 class Call(msgspec.Struct, frozen=True, array_like=True):
     """How often a call gave a code since this was last told, and how long that took together."""
 
@@ -185,6 +209,34 @@ class Health(msgspec.Struct, frozen=True, tag=True):
 
 class Events(msgspec.Struct, frozen=True, tag=True):
     """Tell the events of all watched GPUs since this was last asked. Does not wait for one."""
+
+
+class MigLook(msgspec.Struct, frozen=True, tag=True):
+    """Tell how an attached GPU is divided, and could be."""
+
+    slot: str
+
+
+class MigCreate(msgspec.Struct, frozen=True, tag=True):
+    """Make a GPU instance at a place, and one compute instance that fills it."""
+
+    slot: str
+    profile_id: int
+    start: int
+    size: int
+
+
+class MigDestroy(msgspec.Struct, frozen=True, tag=True):
+    """End the compute instances of a GPU instance, and then it."""
+
+    slot: str
+    gpu_instance: int
+
+
+class MigEnable(msgspec.Struct, frozen=True, tag=True):
+    """Switch MIG mode on."""
+
+    slot: str
 
 
 class Count(msgspec.Struct, frozen=True, tag=True):
@@ -284,14 +336,49 @@ class EventsDone(msgspec.Struct, frozen=True, tag=True):
     code: int = 0
 
 
+class MigTold(msgspec.Struct, frozen=True, tag=True):
+    """How a card is divided. mode is the current one and the one after the next reset. code is not 0 where the
+    instances could not all be told; then nothing may be concluded from them."""
+
+    mode: Answer[tuple[int, int]]
+    profiles: list[MigProfile]
+    instances: list[MigInstance]
+    code: int = 0
+
+
+class MigDone(msgspec.Struct, frozen=True, tag=True):
+    """What came of a change: code 0, or that of the step at which it ended; what was begun was undone where it says
+    so. activation is what NVML says of a mode that could not be switched on at once."""
+
+    code: int
+    step: str
+    undone: bool = False
+    activation: int = 0
+
+
 class Counted(msgspec.Struct, frozen=True, tag=True):
     """Calls by name and code."""
 
     calls: list[Call]
 
 
-Request = Open | Attach | Survey | Read | Sampling | Health | Events | Count
-Reply = Opened | Failed | Attached | Surveyed | ReadDone | Sampled | HealthDone | EventsDone | Counted
+Request = (
+    Open
+    | Attach
+    | Survey
+    | Read
+    | Sampling
+    | Health
+    | Events
+    | MigLook
+    | MigCreate
+    | MigDestroy
+    | MigEnable
+    | Count
+)
+Reply = (
+    Opened | Failed | Attached | Surveyed | ReadDone | Sampled | HealthDone | EventsDone | MigTold | MigDone | Counted
+)
 
 
 def frame(message: Request | Reply) -> bytes:

@@ -42,6 +42,7 @@ class _Declared(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     vram: str = ""
     vram_request: str = ""
     isolation: Literal["shared", "soft", "hard", "partitioned"] = "soft"
+    partition: Annotated[str, msgspec.Meta(max_length=64)] = ""
     qos: Literal["low", "medium", "high", "critical"] = "medium"
 
 
@@ -85,7 +86,7 @@ def _spec(declared: _Declared, file: str) -> AllocationSpec:
     )
     if declared.gpu and declared.count > 1:
         raise DeclarationError(f"{file}: {declared.name}: a named gpu is one GPU, and count says {declared.count}")
-    request = DeviceRequest(gpu=declared.gpu, requests=requests, limits=limits)
+    request = DeviceRequest(gpu=declared.gpu, requests=requests, limits=limits, partition=declared.partition)
     return AllocationSpec(
         allocation_id=declared.name,
         owner=Owner(kind=OwnerKind.DECLARED, name=file),

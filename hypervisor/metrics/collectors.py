@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client.core import Metric
 
-from hypervisor.metrics import allocation, capacity, driver, feeds, gpu, health, memory_sources, node, workers
+from hypervisor.metrics import allocation, capacity, driver, feeds, gpu, health, memory_sources, mig, node, workers
 from hypervisor.metrics.view import MetricsView
 
 Collect = Callable[[MetricsView], Iterable[Metric]]
@@ -21,6 +21,7 @@ COLLECTORS: Mapping[str, Collect] = {
     "workers": workers.collect,
     "refusals": node.collect_refusals,
     "driver": driver.collect,
+    "mig": mig.collect,
     "feeds": feeds.collect,
     "process": node.collect_process,
 }

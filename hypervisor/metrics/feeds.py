@@ -15,7 +15,7 @@ _GROWING = frozenset({"published", "messages", "heartbeats", "resets", "coalesce
 # Numbers that have a name of their own in the list of metrics.
 _NAMES = {"reporter_connected": "report_stream_connected", "journal_unacknowledged": "report_queue_length"}
 # Feeds with a collector of their own.
-_TOLD_ELSEWHERE = frozenset({"gpu_reader"})
+_TOLD_ELSEWHERE = frozenset({"gpu_reader", "mig"})
 
 
 def collect(view: MetricsView) -> Iterable[Metric]:

@@ -100,11 +100,15 @@ class Resources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRequest:
-    """One device as asked for. gpu is a UUID (case ignored), an index ("0"), or "" to let the daemon choose."""
+    """One device as asked for. gpu is a UUID (case ignored), an index ("0"), or "" to let the daemon choose.
+
+    partition: with partitioned isolation the profile of the MIG instance, by name or id; "": what fits best.
+    """
 
     gpu: str = ""
     requests: Resources = field(default_factory=Resources)
     limits: Resources = field(default_factory=Resources)
+    partition: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

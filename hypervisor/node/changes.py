@@ -52,7 +52,11 @@ def changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[Change]:
     for uuid, gpu in before.items():
         if uuid not in after:
             held = f"; it held {len(gpu.allocation_ids)} allocations" if gpu.allocation_ids else ""
-            yield _gpu(gpu, EventType.WARNING, "GPURemoved", f"the driver no longer lists this card{held}")
+            # An instance goes when somebody ends it, which is no trouble unless something is on it.
+            usual = gpu.identity.partition is not None and not gpu.allocation_ids
+            kind = EventType.NORMAL if usual else EventType.WARNING
+            what = "card" if gpu.identity.partition is None else "instance"
+            yield _gpu(gpu, kind, "GPURemoved", f"the driver no longer lists this {what}{held}")
 
 
 def node_reference(snapshot: NodeSnapshot) -> ObjectReference:

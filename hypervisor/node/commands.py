@@ -26,6 +26,7 @@ from hypervisor.model import (
     EventType,
     Gpu,
     Inventory,
+    IsolationMode,
     ObjectKind,
     ObjectReference,
     ProcessOnGpu,
@@ -36,6 +37,7 @@ from hypervisor.model import (
     WorkerSpec,
 )
 from hypervisor.node.changes import gpu_reference
+from hypervisor.node.partitioning import Placed
 from hypervisor.node.publisher import EmitEvent, Publisher
 
 MOST_WAITING = 256
@@ -45,7 +47,13 @@ class Grants(Protocol):
     """What the commands need of the allocations."""
 
     def allocate(
-        self, spec: AllocationSpec, inventory: Inventory, *, dry_run: bool = False, reserved: str = ""
+        self,
+        spec: AllocationSpec,
+        inventory: Inventory,
+        *,
+        dry_run: bool = False,
+        reserved: str = "",
+        placed: tuple[DeviceRequest, ...] = (),
     ) -> tuple[Allocation, bool]: ...
 
     def update_limits(
@@ -59,7 +67,17 @@ class Grants(Protocol):
 
     def release(self, allocation_id: str) -> tuple[AttachedProcess, ...]: ...
 
+    def tell_refused(self, spec: AllocationSpec, refusal: Refusal) -> None: ...
+
     def environment(self, allocation: Allocation) -> Mapping[str, str]: ...
+
+
+class Placing(Protocol):
+    """What the commands need of those who divide cards; see hypervisor.node.partitioning."""
+
+    async def place(self, spec: AllocationSpec, *, dry_run: bool) -> Placed | None: ...
+
+    def provided(self, allocation_id: str) -> None: ...
 
 
 class Cards(Protocol):
@@ -104,6 +122,7 @@ class Commands:
         emit: EmitEvent,
         environment: Mapping[str, str] | None = None,
         worker_grace: Callable[[], float] = lambda: 10.0,
+        placing: Placing | None = None,
     ) -> None:
         """environment: what a workload needs besides what its allocation says, on a simulated machine.
         worker_grace: seconds between the request to a worker to stop and its kill."""
@@ -114,6 +133,7 @@ class Commands:
         self._publisher = publisher
         self._emit = emit
         self._environment = dict(environment or {})
+        self._placing = placing
         self._turn = trio.Lock()
         self._done = self._refused = 0
         self._refusals: Counter[RefusalReason] = Counter()
@@ -123,11 +143,39 @@ class Commands:
     ) -> tuple[Allocation, bool, Mapping[str, str]]:
         """Grant a share; the bool says that it existed. reserved names limit files that were made before. With publish
         False the caller publishes, once for many. Raises Refusal."""
-        async with self._turn_for(counted=not dry_run):
-            allocation, existed = self._grants.allocate(spec, self._cards.inventory, dry_run=dry_run, reserved=reserved)
+        async with self._placed(spec, dry_run=dry_run) as placed, self._turn_for(counted=not dry_run):
+            allocation, existed = self._grants.allocate(
+                spec,
+                placed.inventory if placed else self._cards.inventory,
+                dry_run=dry_run,
+                reserved=reserved,
+                placed=placed.devices if placed else (),
+            )
             if publish and not dry_run:
                 self._publisher.publish()
             return allocation, existed, self.environment_of(allocation)
+
+    @asynccontextmanager
+    async def _placed(self, spec: AllocationSpec, *, dry_run: bool) -> AsyncIterator[Placed | None]:
+        """Instances for a partitioned allocation. Made before its turn: others do not wait for a slow driver."""
+        if self._placing is None or spec.isolation is not IsolationMode.PARTITIONED:
+            yield None
+            return
+        try:
+            with self._refusals_counted(counted=not dry_run):
+                placed = await self._place(self._placing, spec, dry_run=dry_run)
+            yield placed
+        finally:
+            if not dry_run:
+                self._placing.provided(spec.allocation_id)
+
+    async def _place(self, placing: Placing, spec: AllocationSpec, *, dry_run: bool) -> Placed | None:
+        try:
+            return await placing.place(spec, dry_run=dry_run)
+        except Refusal as refusal:
+            if not dry_run:
+                self._grants.tell_refused(spec, refusal)
+            raise
 
     async def update_limits(
         self, allocation_id: str, devices: tuple[DeviceRequest, ...], expected: Revision | None
@@ -244,6 +292,12 @@ class Commands:
     @contextmanager
     def _counting(self, *, counted: bool = True) -> Iterator[None]:
         """Counts a command; a refusal by its reason, unless nothing was to be changed."""
+        with self._refusals_counted(counted=counted):
+            yield
+        self._done += 1
+
+    @contextmanager
+    def _refusals_counted(self, *, counted: bool) -> Iterator[None]:
         try:
             yield
         except Refusal as refusal:
@@ -251,7 +305,6 @@ class Commands:
             if counted:
                 self._refusals[refusal.reason] += 1
             raise
-        self._done += 1
 
     def _tell_refused(self, allocation_id: str, refusal: Refusal) -> None:
         known = next(

@@ -31,6 +31,7 @@ from hypervisor.node.kubernetes_view import HasStatistics
 from hypervisor.node.live import Live
 from hypervisor.node.notify import Notifier
 from hypervisor.node.occurrences import Occurrences
+from hypervisor.node.partitioning import Partitioning, wishes_of
 from hypervisor.node.publisher import Publisher
 from hypervisor.node.reporter import Reporter
 from hypervisor.node.revisions import Revisions
@@ -90,6 +91,14 @@ class NodeCore:
         )
         self._workload_environment = simulated.workload_environment(machine) if machine else {}
         self._publisher = Publisher(self.state, self._live, journal.emit)
+        self.partitioning = Partitioning(
+            reader,
+            state_directory=settings.state_path,
+            boot_id=start.identity.boot_id,
+            wishes=wishes_of(settings.mig_geometry),
+            allocations=lambda: allocations.all,
+            emit=journal.emit,
+        )
         self.commands = Commands(
             grants=allocations,
             cards=self._live,
@@ -97,6 +106,7 @@ class NodeCore:
             emit=journal.emit,
             environment=self._workload_environment,
             worker_grace=lambda: self._live.settings.worker_grace_seconds,
+            placing=self.partitioning,
         )
         self.control = Control(
             steps=SampledSteps(allocations, reader),
@@ -117,6 +127,7 @@ class NodeCore:
             "gpu_reader": reader,
             "allocations": allocations,
             "journal": journal,
+            "mig": self.partitioning,
         }
 
     def add_feed(self, name: str, feed: HasStatistics) -> None:

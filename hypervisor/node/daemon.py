@@ -157,6 +157,7 @@ async def _run_locked(settings: Settings, surroundings: Surroundings, deadline: 
             nursery.start_soon(deadline.guard(node.housekeeping), notifier)
             nursery.start_soon(deadline.guard(node.occurrences.run))
             nursery.start_soon(deadline.guard(inspecting.run))
+            nursery.start_soon(deadline.guard(node.partitioning.run))
             if settings.allocations_dir:
                 nursery.start_soon(deadline.guard(node.keep_declarations(Path(settings.allocations_dir)).run))
             if kubernetes is not None:

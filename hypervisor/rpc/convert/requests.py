@@ -29,6 +29,7 @@ from hypervisor.model.quantity import MAX_BYTES
 from hypervisor.rpc.convert import enums
 from hypervisor.v1 import types_pb2 as pb
 
+MOST_PARTITION_LETTERS = 64
 MAX_DEVICES = 16  # what the limit files hold
 MAX_LABELS = 32
 MAX_TEXT = 253
@@ -116,9 +117,16 @@ def devices_from_proto(messages: Sequence[pb.DeviceRequest], field: str) -> tupl
             gpu=gpu_name(message.gpu, f"{field}[{at}].gpu") if message.gpu else "",
             requests=_resources(message.requests, f"{field}[{at}].requests"),
             limits=_resources(message.limits, f"{field}[{at}].limits"),
+            partition=_partition(message.partition, f"{field}[{at}].partition"),
         )
         for at, message in enumerate(messages)
     )
+
+
+def _partition(text: str, field: str) -> str:
+    if len(text) > MOST_PARTITION_LETTERS or not text.isprintable():
+        raise invalid(field, f"{text[:96]!r} is not the name of a profile", "write it as 1g.10gb")
+    return text
 
 
 def _resources(message: pb.Resources, field: str) -> Resources:
@@ -237,6 +245,7 @@ def device_to_proto(device: DeviceRequest) -> pb.DeviceRequest:
         gpu=device.gpu,
         requests=resources_to_proto(device.requests),
         limits=resources_to_proto(device.limits),
+        partition=device.partition,
     )
 
 

@@ -21,6 +21,7 @@ from hypervisor.model import (
     GpuReadings,
     GpuTopology,
     HealthCode,
+    IsolationMode,
     NodeSnapshot,
     ObjectReference,
     Pacing,
@@ -223,7 +224,7 @@ def allocation_to_proto(allocation: Allocation, usage: AllocationUsage | None, n
         created_at=wall_timestamp(allocation.created_at),
         devices=[
             _granted_to_proto(request, grant, used.get(grant.gpu_uuid), now)
-            for request, grant in zip_longest(allocation.spec.devices, allocation.grants)
+            for request, grant in zip_longest(_requests(allocation), allocation.grants)
             if grant is not None
         ],
         directory=allocation.directory,
@@ -244,6 +245,16 @@ def allocation_to_proto(allocation: Allocation, usage: AllocationUsage | None, n
             )
         )
     return message
+
+
+def _requests(allocation: Allocation) -> tuple[DeviceRequest, ...]:
+    """The requests that the grants answer: an instance that was found for one is granted as a whole."""
+    if allocation.spec.isolation is not IsolationMode.PARTITIONED:
+        return allocation.spec.devices
+    return tuple(
+        request if request.gpu.strip().lower().startswith("mig-") else DeviceRequest()
+        for request in allocation.spec.devices
+    )
 
 
 def _granted_to_proto(

@@ -61,7 +61,7 @@ class Node:
     def emit(self, event_type, reason, regarding, message, **fields) -> None:
         self.events.append((event_type, reason, regarding.name, fields))
 
-    def allocate(self, spec, inventory, *, dry_run=False, reserved=""):
+    def allocate(self, spec, inventory, *, dry_run=False, reserved="", placed=()):
         if spec.allocation_id == "refused":
             raise Refusal(RefusalReason.INSUFFICIENT_VRAM, "no room", field="devices[0]", remedy="ask for less")
         allocation = v.allocation(spec.allocation_id)
