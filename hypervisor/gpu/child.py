@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from hypervisor.gpu import library, mig, survey, wire
+from hypervisor.gpu import library, nvml_mig, survey, wire
 from hypervisor.gpu.codes import SUCCESS, UNINITIALIZED
 from hypervisor.gpu.events import EventWatch
 from hypervisor.gpu.nvml import Nvml, NvmlUnusableError
@@ -50,7 +50,7 @@ class Reader:
             case wire.Events():
                 return self._watch.take(self._cards.values()) if self._watch else wire.EventsDone([])
             case wire.MigLook(slot) | wire.MigCreate(slot) | wire.MigDestroy(slot) | wire.MigEnable(slot):
-                return mig.reply(self._nvml, self._cards[slot].device, request)
+                return nvml_mig.reply(self._nvml, self._cards[slot].device, request)
             case wire.Count():
                 return wire.Counted(self._nvml.take_calls())
 

@@ -363,18 +363,7 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = (
-    Open
-    | Attach
-    | Survey
-    | Read
-    | Sampling
-    | Health
-    | Events
-    | MigLook
-    | MigCreate
-    | MigDestroy
-    | MigEnable
-    | Count
+    Open | Attach | Survey | Read | Sampling | Health | Events | MigLook | MigCreate | MigDestroy | MigEnable | Count
 )
 Reply = (
     Opened | Failed | Attached | Surveyed | ReadDone | Sampled | HealthDone | EventsDone | MigTold | MigDone | Counted
