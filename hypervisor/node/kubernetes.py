@@ -129,13 +129,17 @@ class KubernetesNode:
                     self._host.call, serve_proxy, address, self._disk.pod_resources_socket, lambda: self._granted
                 )
 
+    def follow(self, snapshot: NodeSnapshot) -> None:
+        """Tell kubelet at once how the node is: a Pod that comes while all ids are unhealthy fails for good."""
+        self.plugins.publish(healthy=can_give(snapshot))
+
     def look(self) -> None:
-        """Look once at what others use, tell kubelet how the node is, and bring files up to date."""
-        snapshot, inventory = self._snapshot(), self._inventory()
+        """Look once at what others use, and bring files up to date."""
+        inventory = self._inventory()
         allocations = self._allocations
         if self.use.step(inventory, self.binder.assignments, allocations.all, allocations.usages):
             self.binder.wake()
-        self.plugins.publish(healthy=can_give(snapshot))
+        self.follow(self._snapshot())
         self._granted = granted_to_containers(self._allocations)
         self._disk.write_cdi(
             tuple(device.identity for device in inventory.devices),

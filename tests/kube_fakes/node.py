@@ -69,18 +69,24 @@ class KubeNode:
         simulate: str = "h100-sxm-80gb",
         environment: dict[str, str] | None = None,
         api: Any = None,
+        kubelet: Any = None,
     ) -> None:
-        """api: a real API server, where the fake one is not meant."""
+        """api, kubelet: real ones, where the fake ones are not meant."""
         self.daemon = make_daemon(simulate=simulate, environment=environment)
         root = self.daemon.directory
         self.api = FakeApiServer().start() if api is None else api
-        self.kubelet = FakeKubelet(root / "kubelet").start()
-        self.logs = root / "pod-logs"
-        self.logs.mkdir()
+        self.kubelet = FakeKubelet(root / "kubelet").start() if kubelet is None else kubelet
+        self.logs = root / "pod-logs" if kubelet is None else kubelet.logs
+        self.logs.mkdir(exist_ok=True)
         self.daemon.flags = (
             *self.daemon.flags,
             *("--kubernetes", "--kubeconfig", str(self.api.kubeconfig(root / "kubeconfig"))),
-            *("--kubelet-dir", str(root / "kubelet"), "--pod-logs-dir", str(self.logs)),
+            *(
+                "--kubelet-dir",
+                str(root / "kubelet" if kubelet is None else kubelet.root),
+                "--pod-logs-dir",
+                str(self.logs),
+            ),
             *("--host-dir", str(root / "host"), "--node-name", NODE),
             *flags,
         )
