@@ -9,6 +9,7 @@
 #include "files.h"
 #include "guard.h"
 #include "hypervisor_atomics.h"
+#include "hypervisor_flip.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the futex word is the low half of the generation");
 
@@ -57,17 +58,22 @@ struct limits_call {
     uint64_t *generation;
 };
 
+static bool fill_slot(void *context, uint64_t slot)
+{
+    const struct limits_call *call = context;
+    memcpy(at(call->view, call->view->limits_offset + slot * call->view->limits_stride), call->from,
+           sizeof *call->from);
+    return true;
+}
+
 static void publish(void *context)
 {
     const struct limits_call *call = context;
     struct hv_state *state = state_of(call->view);
-    /* Relaxed: this process is the only writer of the word. */
-    uint64_t next = hv_load_relaxed(&state->generation) + 1;
-    memcpy(at(call->view, call->view->limits_offset + (next & 1) * call->view->limits_stride), call->from,
-           sizeof *call->from);
-    /* Release: whoever sees the new generation sees the slot that it selects. */
-    hv_store_release(&state->generation, next);
-    *call->generation = next;
+    struct hv_flip_publish machine = {.generation = &state->generation, .at = HV_PUBLISH_LOAD};
+    while (machine.at != HV_PUBLISH_DONE)
+        hv_publish_step(&machine, fill_slot, context);
+    *call->generation = machine.next;
     /* The low half of the word is the futex. */
     wake((const uint32_t *)(const void *)&state->generation);
 }

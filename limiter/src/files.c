@@ -2,6 +2,9 @@
 
 #include <string.h>
 
+#include "compiler.h"
+#include "hypervisor_flip.h"
+
 /* ---- checking a file ---- */
 
 struct section_need {
@@ -162,19 +165,37 @@ static void copy_terms(const struct hv_limits *limits, uint32_t device, struct h
     terms->isolation_mode = hv_load_relaxed_32(&limits->isolation_mode);
 }
 
+/* Reads what is in force in one piece; the generation that it is of. */
+static HV_ALWAYS_INLINE uint64_t read_in_force(const struct hv_files *files, hv_flip_copy *copy, void *context)
+{
+    struct hv_flip_read machine = {.generation = &files->state->generation, .at = HV_READ_BEFORE};
+    while (machine.at != HV_READ_DONE)
+        hv_read_step(&machine, copy, context);
+    return machine.before;
+}
+
+struct terms_read {
+    const struct hv_files *files;
+    struct hv_device_terms *terms;
+    uint32_t device;
+    bool there;
+};
+
+static bool read_terms(void *context, uint64_t slot)
+{
+    struct terms_read *read = context;
+    const struct hv_limits *limits = read->files->limits[slot];
+    read->there = read->device < HV_MAX_DEVICES && read->device < hv_load_relaxed_32(&limits->device_count);
+    if (read->there)
+        copy_terms(limits, read->device, read->terms);
+    return true;
+}
+
 bool hv_terms_read(const struct hv_files *files, uint32_t device, struct hv_device_terms *terms)
 {
-    for (;;) {
-        uint64_t generation = hv_generation(files);
-        const struct hv_limits *limits = files->limits[generation & 1];
-        bool there = device < HV_MAX_DEVICES && device < hv_load_relaxed_32(&limits->device_count);
-        if (there)
-            copy_terms(limits, device, terms);
-        terms->generation = generation;
-        hv_fence_acquire();
-        if (hv_load_relaxed(&files->state->generation) == generation)
-            return there;
-    }
+    struct terms_read read = {.files = files, .terms = terms, .device = device};
+    terms->generation = read_in_force(files, read_terms, &read);
+    return read.there;
 }
 
 static uint32_t hex_digit(char digit)
@@ -205,53 +226,64 @@ static bool uuid_is(const char *text, const unsigned char uuid[16])
     return digits == 32;
 }
 
-static bool same_uuid_text(const char *stored, const char *uuid)
+/* A device by its name: the 16 bytes, or NVML's text. The names are read in
+ * place and the result is thrown away if the limits were replaced meanwhile. */
+struct device_search {
+    const struct hv_files *files;
+    const unsigned char *uuid; /* NULL: by the text */
+    const char *text;
+    uint32_t found; /* HV_MAX_DEVICES: it is not there */
+};
+
+static bool is_wanted(const struct device_search *search, const char *stored)
 {
-    return strncmp(stored, uuid, HV_DEVICE_UUID_BYTES) == 0;
+    return search->uuid != NULL ? uuid_is(stored, search->uuid)
+                                : strncmp(stored, search->text, HV_DEVICE_UUID_BYTES) == 0;
 }
 
-/* The names are read in place and the result is thrown away if the limits were
- * replaced meanwhile. */
+static bool search_device(void *context, uint64_t slot)
+{
+    struct device_search *search = context;
+    const struct hv_limits *limits = search->files->limits[slot];
+    uint32_t count = hv_load_relaxed_32(&limits->device_count);
+    count = count < HV_MAX_DEVICES ? count : HV_MAX_DEVICES;
+    search->found = 0;
+    while (search->found < count && !is_wanted(search, limits->devices[search->found].uuid))
+        search->found++;
+    if (search->found == count)
+        search->found = HV_MAX_DEVICES;
+    return true;
+}
+
 uint32_t hv_device_by_uuid(const struct hv_files *files, const unsigned char uuid[16], uint64_t *generation)
 {
-    uint32_t found;
-    do {
-        *generation = hv_generation(files);
-        const struct hv_limits *limits = files->limits[*generation & 1];
-        for (found = 0; found < HV_MAX_DEVICES; found++)
-            if (found >= limits->device_count || uuid_is(limits->devices[found].uuid, uuid))
-                break;
-        if (found >= limits->device_count)
-            found = HV_MAX_DEVICES;
-        hv_fence_acquire();
-    } while (hv_load_relaxed(&files->state->generation) != *generation);
-    return found;
+    struct device_search search = {.files = files, .uuid = uuid};
+    *generation = read_in_force(files, search_device, &search);
+    return search.found;
 }
 
 uint32_t hv_device_by_uuid_text(const struct hv_files *files, const char *uuid)
 {
-    uint32_t found;
-    uint64_t generation;
-    do {
-        generation = hv_generation(files);
-        const struct hv_limits *limits = files->limits[generation & 1];
-        for (found = 0; found < HV_MAX_DEVICES; found++)
-            if (found >= limits->device_count || same_uuid_text(limits->devices[found].uuid, uuid))
-                break;
-        if (found >= limits->device_count)
-            found = HV_MAX_DEVICES;
-        hv_fence_acquire();
-    } while (hv_load_relaxed(&files->state->generation) != generation);
-    return found;
+    struct device_search search = {.files = files, .text = uuid};
+    (void)read_in_force(files, search_device, &search); /* of whichever generation */
+    return search.found;
+}
+
+struct host_limit_read {
+    const struct hv_files *files;
+    uint64_t bytes;
+};
+
+static bool read_host_limit(void *context, uint64_t slot)
+{
+    struct host_limit_read *read = context;
+    read->bytes = hv_load_relaxed(&read->files->limits[slot]->host_memory_limit_bytes);
+    return true;
 }
 
 uint64_t hv_host_memory_limit(const struct hv_files *files)
 {
-    for (;;) {
-        uint64_t generation = hv_generation(files);
-        uint64_t limit = hv_load_relaxed(&files->limits[generation & 1]->host_memory_limit_bytes);
-        hv_fence_acquire();
-        if (hv_load_relaxed(&files->state->generation) == generation)
-            return limit;
-    }
+    struct host_limit_read read = {.files = files};
+    (void)read_in_force(files, read_host_limit, &read); /* of whichever generation */
+    return read.bytes;
 }
