@@ -87,7 +87,8 @@ class Fleet:
         for card in self.cards.values():
             card.attached = False
         cards = list(self.cards.values())
-        untouched = [card for card in cards if card.detached or self.quarantined(card.slot, now=now)]
+        # What has hung before comes after the first round, as its facts are due.
+        untouched = [card for card in cards if card.detached or self.is_suspect(card.slot)]
         complete = listed == len(cards) and not any(card.missing for card in cards)
         if listed is None or ((untouched or complete) and all(card.bus_id for card in cards)):
             return [wire.Attach(bus_id=card.bus_id) for card in cards if card.bus_id and card not in untouched]
@@ -123,9 +124,17 @@ class Fleet:
             and not self.quarantined(card.slot, now=now)
         ]
 
-    def cards_to_read(self, *, now: float) -> list[CardState]:
-        """Attached cards that may be asked."""
-        return [card for card in self.cards.values() if card.attached and not self.quarantined(card.slot, now=now)]
+    def cards_to_read(self) -> list[CardState]:
+        """Attached cards that may be asked, without those that may hang."""
+        return [card for card in self.cards.values() if card.attached and not self.is_suspect(card.slot)]
+
+    def suspects_to_read(self, *, now: float) -> list[CardState]:
+        """Attached cards that have hung and may be tried again."""
+        return [
+            card
+            for card in self.cards.values()
+            if card.attached and self.is_suspect(card.slot) and not self.quarantined(card.slot, now=now)
+        ]
 
     def look_again(self, bus_id: str) -> None:
         """Ask for the facts of a card in the next round: what it is divided into has changed."""
@@ -340,6 +349,10 @@ class Fleet:
         """Whether a slot is left out for now."""
         quarantine = self.quarantines.get(slot)
         return quarantine is not None and now < quarantine.until
+
+    def is_suspect(self, slot: str | None) -> bool:
+        """Whether a slot has hung, or the reader died over it, and it has not answered since."""
+        return slot in self.quarantines
 
     def devices_of(self, card: CardState) -> tuple[str, ...]:
         """UUIDs of a card and its MIG devices."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from hypervisor.config import Settings
 from hypervisor.gpu import failures, processes, wire
 from hypervisor.gpu.conditions import Finding
 from hypervisor.gpu.failures import UnusableError
-from hypervisor.gpu.fleet import SURVEY_SECONDS, Fleet
+from hypervisor.gpu.fleet import SURVEY_SECONDS, CardState, Fleet
 from hypervisor.gpu.health.monitor import HealthMonitor
 from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import ReaderGoneError, ReaderHungError, ReaderProcess
@@ -121,7 +121,7 @@ class Session:
         known.windows = {uuid: window for uuid, window in known.windows.items() if uuid in known.sampled}
         if not known.sampled:
             return
-        for card in known.fleet.cards_to_read(now=time.monotonic()):
+        for card in known.fleet.cards_to_read():
             if card.uuid not in known.sampled or card.mig_enabled:
                 continue
             told = await self._ask(wire.Sampling(card.slot), wire.Sampled, slow=SLOW_SECONDS)
@@ -144,8 +144,26 @@ class Session:
 
     async def _round(self, begun: float) -> None:
         fleet, counters = self._known.fleet, self._known.counters
-        await self._attach(fleet.attaches_due(now=begun), slow=SLOW_SECONDS)
-        cards = fleet.cards_to_read(now=begun)
+        due = fleet.attaches_due(now=begun)
+        await self._attach([each for each in due if not fleet.is_suspect(slot_of(each))], slow=SLOW_SECONDS)
+        cards = fleet.cards_to_read()
+        await self._read(cards)
+        fleet.finish_round([card.slot for card in cards])
+        self._known.health.guard_capacity(fleet, now=time.monotonic())
+        await self._look_after_health(begun)
+        if fleet.survey_due_at <= begun:
+            await self._survey()
+        await self._sample()
+        counters.add_calls((await self._ask(wire.Count(), wire.Counted)).calls)
+        counters.rounds += 1
+        counters.last_round_seconds = time.monotonic() - begun
+        self._publish()
+        # What has hung before may hang again: it comes when all others are read and told.
+        await self._attach([each for each in due if fleet.is_suspect(slot_of(each))], slow=SLOW_SECONDS)
+        await self._read(fleet.suspects_to_read(now=begun))
+
+    async def _read(self, cards: Sequence[CardState]) -> None:
+        fleet, counters = self._known.fleet, self._known.counters
         for card in cards:
             reply = await self._ask(wire.Read(card.slot), wire.ReadDone, slow=SLOW_SECONDS)
             now = time.monotonic()
@@ -162,16 +180,6 @@ class Session:
                 counters.add_rejections(uuid, fleet.records[uuid].rejections)
             failures.raise_for_library(reply)
             self._known.health.on_reading(card, reply.devices[0], fleet)
-        fleet.finish_round([card.slot for card in cards])
-        self._known.health.guard_capacity(fleet, now=time.monotonic())
-        await self._look_after_health(begun)
-        if fleet.survey_due_at <= begun:
-            await self._survey()
-        await self._sample()
-        counters.add_calls((await self._ask(wire.Count(), wire.Counted)).calls)
-        counters.rounds += 1
-        counters.last_round_seconds = time.monotonic() - begun
-        self._publish()
 
     async def _look_after_health(self, begun: float) -> None:
         """Events first: they say whose state is to be read at once."""
@@ -180,7 +188,7 @@ class Session:
             done = await self._ask(wire.Events(), wire.EventsDone, slow=SLOW_SECONDS)
             fleet.on_answer(EVENTS_SLOT)
             health.on_events(done, fleet, now=time.monotonic(), wall_time=time.time())
-        for card in fleet.cards_to_read(now=begun):
+        for card in fleet.cards_to_read():
             readable = fleet.records[card.uuid].health is HealthState.HEALTHY
             if readable and health.is_due(card, now=begun):
                 told = await self._ask(wire.Health(card.slot), wire.HealthDone, slow=SLOW_SECONDS)
@@ -194,7 +202,7 @@ class Session:
     async def _survey(self) -> None:
         fleet = self._known.fleet
         fleet.survey_due_at = time.monotonic() + SURVEY_SECONDS
-        for card in fleet.cards_to_read(now=time.monotonic()):
+        for card in fleet.cards_to_read():
             fleet.on_surveyed(card, await self._ask(wire.Survey(card.slot), wire.Surveyed, slow=SLOW_SECONDS))
 
     async def _ask(self, request: wire.Request, expected: type[Expected], *, slow: float | None = None) -> Expected:
