@@ -18,7 +18,10 @@ import math
 from dataclasses import dataclass, replace
 
 LEAST, MOST = 1 / 4, 8.0  # the limiter itself takes 1/8 to 8
-FADING = 0.9  # of what earlier readings weigh, with each new one
+FADING = 0.9  # of what earlier readings weigh, with each new one,
+FADING_IN_A_ROW = 0.97  # and where windows come one after the other, six a second
+IN_A_ROW_SECONDS = 0.3  # between the ends of two windows: no other lay between them
+ENOUGH_FOR_NEIGHBOURS = 6  # readings
 DOUBT = 2.0  # standard errors within which an estimate proves nothing against the correction in force,
 DOUBT_TO_LOWER = 3.0  # and where it would open the limit
 LEAST_READINGS = 2.0
@@ -52,8 +55,19 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class _Sight:
+    """One reading as evidence: busy ratio x, rate of charges u, what the window's edges blur. follows: its window began
+    where the one before ended, so that what that cut off a launch is in this one."""
+
+    x: float
+    u: float
+    edge: float
+    follows: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Evidence:
-    """Faded sums over readings: their number, busy ratio x, rate of charges u, products, edges."""
+    """Faded sums over readings: their number, x, u, products, products with the reading before, edges."""
 
     count: float = 0.0
     x: float = 0.0
@@ -61,18 +75,27 @@ class _Evidence:
     xx: float = 0.0
     xu: float = 0.0
     uu: float = 0.0
+    xx_before: float = 0.0
+    xu_before: float = 0.0
+    uu_before: float = 0.0
     edges: float = 0.0
+    last: _Sight = _Sight(0.0, 0.0, 0.0, follows=False)
 
-    def after(self, x: float, u: float, edge: float) -> _Evidence:
-        fade = FADING
+    def after(self, new: _Sight) -> _Evidence:
+        fade = FADING_IN_A_ROW if new.follows else FADING
+        before = self.last if new.follows else _Sight(0.0, 0.0, 0.0, follows=False)
         return _Evidence(
             self.count * fade + 1,
-            self.x * fade + x,
-            self.u * fade + u,
-            self.xx * fade + x * x,
-            self.xu * fade + x * u,
-            self.uu * fade + u * u,
-            self.edges * fade + edge * edge,
+            self.x * fade + new.x,
+            self.u * fade + new.u,
+            self.xx * fade + new.x * new.x,
+            self.xu * fade + new.x * new.u,
+            self.uu * fade + new.u * new.u,
+            self.xx_before * fade + new.x * before.x,
+            self.xu_before * fade + new.x * before.u + new.u * before.x,
+            self.uu_before * fade + new.u * before.u,
+            self.edges * fade + (0.0 if new.follows else new.edge * new.edge),
+            new,
         )
 
     @property
@@ -80,15 +103,26 @@ class _Evidence:
         return self.x / self.u if self.u > 0 else math.inf
 
     @property
+    def _squares(self) -> float:
+        return max(self.xx - 2 * self.ratio * self.xu + self.ratio**2 * self.uu, 0.0)
+
+    @property
     def scatter(self) -> float:
-        """Standard deviation of one reading's x around what the ratio says; not less than windows' edges explain."""
-        squares = self.edges + self.xx - 2 * self.ratio * self.xu + self.ratio**2 * self.uu
-        return math.sqrt(max(squares, 0.0) / max(self.count - 1, 1e-9)) if self.count > 1 else math.inf
+        """Standard deviation of one reading's x around what the ratio says; not less than its window's edges explain."""
+        if self.count <= 1:
+            return math.inf
+        return math.sqrt(self.last.edge**2 + self._squares / (self.count - 1))
 
     @property
     def error(self) -> float:
-        """Standard error of the ratio."""
-        return self.scatter * math.sqrt(self.count) / self.u
+        """Standard error of the ratio. What one window has too much the next one has too little, which the products
+        of neighbours take away again; what is left are the edges of the whole row."""
+        if self.count <= 1:
+            return math.inf
+        squares = self._squares * self.count / (self.count - 1)
+        if self.count > ENOUGH_FOR_NEIGHBOURS:
+            squares += 2 * (self.xx_before - self.ratio * self.xu_before + self.ratio**2 * self.uu_before)
+        return math.sqrt(max(squares, 0.0) + self.edges + 2 * self.last.edge**2) / self.u
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +139,7 @@ class Correction:
     last: Reading | None = None
     level: float | None = None
     evidence: _Evidence = _Evidence()
-    surprises: tuple[tuple[float, float, float], ...] = ()
+    surprises: tuple[_Sight, ...] = ()
 
     @property
     def does_not_hold(self) -> bool:
@@ -146,23 +180,23 @@ class Correction:
         if u < BUSY_FLOOR and x < BUSY_FLOOR:
             return replace(watched, frozen="nothing to do")
         one = min(max(reading.a_launch_ns / 1e9 / WINDOW_SECONDS, 0.0), 1.0)
-        return watched.weighed(x, u, EDGE * one)
+        return watched.weighed(_Sight(x, u, EDGE * one, follows=passed < IN_A_ROW_SECONDS))
 
-    def weighed(self, x: float, u: float, edge: float) -> Correction:
-        """With one more reading as evidence: busy ratio, rate of charges, and what the window's edges blur."""
+    def weighed(self, new: _Sight) -> Correction:
+        """With one more reading as evidence."""
         before = self.evidence
         if before.count > LEAST_READINGS:
-            allowed = max(SURPRISE * before.scatter, 0.2 * x, 2 * DEAD_BAND)
-            if abs(x - before.ratio * u) > allowed:
-                strange = (*self.surprises, (x, u, edge))
+            allowed = max(SURPRISE * before.scatter, 0.2 * new.x, 2 * DEAD_BAND)
+            if abs(new.x - before.ratio * new.u) > allowed:
+                strange = (*self.surprises, new)
                 if len(strange) < 2:
                     return replace(self, frozen="a reading unlike those before", surprises=strange)
                 # Two in a row: other work than before, for which the old readings say nothing.
                 evidence = _Evidence()
                 for each in strange:
-                    evidence = evidence.after(*each)
+                    evidence = evidence.after(each)
                 return replace(self, surprises=(), evidence=evidence).decided()
-        return replace(self, surprises=(), evidence=before.after(x, u, edge)).decided()
+        return replace(self, surprises=(), evidence=before.after(new)).decided()
 
     def decided(self) -> Correction:
         """With the value that the evidence demands."""

@@ -284,7 +284,7 @@ struct hv_learned_cost {
     uint64_t updated_at_ns;
     uint32_t device;      /* index in hv_limits.devices */
     uint32_t kind;        /* 0 kernel, 1 graph, 2 memset or copy */
-    uint64_t reserved0;
+    uint64_t learning_until_ns; /* some process measures it for the first time; the others wait until then at most */
     char name[HV_FUNCTION_NAME_BYTES]; /* may be cut; NUL-terminated */
 };
 
@@ -443,6 +443,7 @@ HV_ASSERT_OFFSET(hv_learned_cost, launches, 24);
 HV_ASSERT_OFFSET(hv_learned_cost, updated_at_ns, 32);
 HV_ASSERT_OFFSET(hv_learned_cost, device, 40);
 HV_ASSERT_OFFSET(hv_learned_cost, kind, 44);
+HV_ASSERT_OFFSET(hv_learned_cost, learning_until_ns, 48);
 HV_ASSERT_OFFSET(hv_learned_cost, name, 56);
 HV_ASSERT_SIZE(hv_learned_cost, 128);
 

@@ -9,6 +9,12 @@
 #define PROBES 16
 #define NOT_PUBLISHABLE UINT64_MAX
 
+/* How long others wait for the first time of a function. Not long: it may be
+ * waiting for them, as the ranks of a collective do. */
+#define LEARNING_NS UINT64_C(20000000)
+#define ENOUGH_SAMPLES 3
+#define MOST_BELIEVED_NS UINT64_C(60000000000)
+
 static const char *name_of(const struct hv_function *function)
 {
     const char *name = NULL;
@@ -66,17 +72,38 @@ static void enter(struct hv_function *function)
     }
 }
 
+static bool is_entered(struct hv_function *function)
+{
+    if (hv_load_relaxed(&function->published) == 0)
+        enter(function);
+    uint64_t published = hv_load_relaxed(&function->published);
+    return published != 0 && published != NOT_PUBLISHABLE;
+}
+
+bool hv_costs_settled(struct hv_function *function, uint64_t now_ns)
+{
+    if (!is_entered(function))
+        return true;
+    struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
+    uint64_t cost = hv_load_relaxed(&entry->cost_ns);
+    /* The first times of a short one may be mostly others' turns. */
+    if (cost >= HV_LONG_NS || hv_load_relaxed(&entry->samples) >= ENOUGH_SAMPLES) {
+        if (cost < MOST_BELIEVED_NS) /* as our own processes write it */
+            hv_store_relaxed(&function->first_cost_ns, cost);
+        return true;
+    }
+    uint64_t until = hv_load_relaxed(&entry->learning_until_ns);
+    if (until > now_ns && until - now_ns <= LEARNING_NS)
+        return false;
+    return hv_cas_acq_rel(&entry->learning_until_ns, &until, now_ns + LEARNING_NS);
+}
+
 void hv_costs_publish(struct hv_function *function, uint64_t now_ns)
 {
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
-    uint64_t published = hv_load_relaxed(&function->published);
-    if (cost == 0 || published == NOT_PUBLISHABLE)
+    if (cost == 0 || !is_entered(function))
         return;
-    if (published == 0) {
-        enter(function);
-        return;
-    }
-    struct hv_learned_cost *entry = entry_at(published - 1);
+    struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
     hv_store_relaxed(&entry->cost_ns, cost);
     uint64_t launches = hv_exchange_acq_rel(&function->launches, 0);
     if (launches != 0)

@@ -1,7 +1,8 @@
-/* Learned costs in the usage file: for people and for the daemon. */
+/* Learned costs in the usage file: for people, for the daemon, and for the other processes of the Pod. */
 #ifndef HV_COSTS_H
 #define HV_COSTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "functions.h"
@@ -9,5 +10,11 @@
 /* Write what this process has learned of a function into the shared table;
  * nothing if there is no name for it or no room. */
 void hv_costs_publish(struct hv_function *function, uint64_t now_ns);
+
+/* Of a function that this process has not measured: take over what another
+ * process of the Pod has learned. False: one measures it just now, and its
+ * launches would all begin with a guess; ask again soon. Bounded: a process that
+ * is stopped meanwhile holds up nobody for long. */
+bool hv_costs_settled(struct hv_function *function, uint64_t now_ns);
 
 #endif

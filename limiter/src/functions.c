@@ -4,7 +4,7 @@
 
 #define FEW 8
 #define MEAN_OVER 16
-#define SLOWLY 64
+#define SLOWLY 256
 #define NEAR_PART 4 /* times up to a quarter longer are the launch's own scatter; beyond lie others' turns */
 
 struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t key, uint32_t device, uint32_t kind,
@@ -27,7 +27,7 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
     return &table->overflow;
 }
 
-uint32_t hv_undisturbed(const uint32_t *times, uint32_t count)
+uint32_t hv_undisturbed(const uint32_t *times, uint32_t count, uint32_t *alike)
 {
     uint32_t sorted[HV_RECENT_SAMPLES];
     memcpy(sorted, times, count * sizeof *times);
@@ -43,15 +43,17 @@ uint32_t hv_undisturbed(const uint32_t *times, uint32_t count)
     uint32_t near = 0;
     for (; near < count && sorted[near] <= base + base / NEAR_PART; near++)
         sum += sorted[near];
+    *alike = near;
     return (uint32_t)(sum / near); /* at least base itself is near; a mean of 32-bit numbers */
 }
 
-static uint64_t next_cost(const struct hv_function *function, const struct hv_measured *measured)
+/* slowly: times that are higher than the cost may be so because of others' turns. */
+static uint64_t next_cost(const struct hv_function *function, const struct hv_measured *measured, bool slowly)
 {
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     if (function->is_long)
         return function->mean_ns * measured->long_part_ppm / HV_SHARE_FULL_PPM; /* a mean of 32-bit numbers */
-    if (measured->beside_others && cost != 0 && function->undisturbed_ns > cost)
+    if (slowly && cost != 0 && function->undisturbed_ns > cost)
         return cost + (function->undisturbed_ns - cost + SLOWLY - 1) / SLOWLY;
     return function->undisturbed_ns;
 }
@@ -64,13 +66,15 @@ void hv_function_learn(struct hv_function *function, const struct hv_measured *m
     samples++;
     hv_store_relaxed_32(&function->samples, samples);
     uint32_t count = samples < HV_RECENT_SAMPLES ? samples : HV_RECENT_SAMPLES;
-    function->undisturbed_ns = hv_undisturbed(function->recent_ns, count);
+    uint32_t alike;
+    function->undisturbed_ns = hv_undisturbed(function->recent_ns, count, &alike);
     /* The mean of all at first, then of about the last MEAN_OVER. */
     uint64_t weight = samples < MEAN_OVER ? samples : MEAN_OVER;
     function->mean_ns = (function->mean_ns * (weight - 1) + ns) / weight;
     /* Half as long before it counts as short again: concurrency makes the same launch long and short by turns. */
     hv_store_relaxed_32(&function->is_long, function->undisturbed_ns >= (function->is_long ? HV_LONG_NS / 2 : HV_LONG_NS));
-    uint64_t cost = next_cost(function, measured);
+    /* A launch that takes longer from now on takes about the same time each time; what turns add is different each time. */
+    uint64_t cost = next_cost(function, measured, measured->beside_others || alike < count / 2);
     hv_store_relaxed(&function->cost_ns, cost == 0 ? 1 : cost); /* 0 would mean that it is not known */
     hv_store_relaxed(&function->sampled_at_ns, measured->at_ns);
 }

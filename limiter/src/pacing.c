@@ -188,20 +188,25 @@ static void poll(struct gate *gate)
     uint32_t count = hv_sampler_poll(sampler, hv_files(), gate->now_ns, results);
     for (uint32_t i = 0; i < count; i++)
         settle(gate, &results[i]);
+    for (uint32_t i = 0; i < count; i++)
+        hv_costs_publish(results[i].function, gate->now_ns);
     if (count != 0)
         tell_unfinished(gate);
 }
 
-static bool must_wait_for_work(const struct gate *gate, const struct hv_function *function)
+static bool must_wait_for_work(const struct gate *gate, struct hv_function *function)
 {
     const struct hv_sampler *sampler = &gate->process->sampler;
-    if (hv_load_relaxed(&function->cost_ns) == 0 && hv_load_acquire_32(&function->in_flight) >= UNLEARNED_IN_FLIGHT)
+    bool unlearned = hv_load_relaxed(&function->cost_ns) == 0;
+    if (unlearned && hv_load_acquire_32(&function->in_flight) >= UNLEARNED_IN_FLIGHT)
         return true;
-    return hv_sampler_unfinished_ns(sampler, gate->device) > UNFINISHED_NS &&
-           hv_load_acquire_32(&sampler->pending[gate->device]) >= UNFINISHED_SAMPLES;
+    if (hv_sampler_unfinished_ns(sampler, gate->device) > UNFINISHED_NS &&
+        hv_load_acquire_32(&sampler->pending[gate->device]) >= UNFINISHED_SAMPLES)
+        return true;
+    return unlearned && !hv_costs_settled(function, gate->now_ns);
 }
 
-static void wait_for_work(struct gate *gate, const struct hv_function *function)
+static void wait_for_work(struct gate *gate, struct hv_function *function)
 {
     uint64_t nap = FIRST_NAP_NS;
     uint64_t patience_ends = gate->now_ns + PATIENCE_NS;

@@ -207,8 +207,9 @@ static void conclude(struct hv_sampler *sampler, uint32_t device, uint64_t now_n
     survey->recent_ppm[survey->count % HV_SURVEYS] =
         ppm > HV_SHARE_FULL_PPM ? HV_SHARE_FULL_PPM : ppm < HV_SHARE_FULL_PPM / 16 ? HV_SHARE_FULL_PPM / 16 : (uint32_t)ppm;
     survey->count++;
+    uint32_t alike; /* surveys: nothing hangs on their number */
     uint32_t known = survey->count < HV_SURVEYS ? survey->count : HV_SURVEYS;
-    hv_store_relaxed_32(&survey->overlap_ppm, hv_undisturbed(survey->recent_ppm, known));
+    hv_store_relaxed_32(&survey->overlap_ppm, hv_undisturbed(survey->recent_ppm, known, &alike));
 }
 
 static void keep_for_survey(struct hv_sampler *sampler, struct hv_sample *sample, uint64_t now_ns)
@@ -294,7 +295,8 @@ static struct moments {
 static struct hv_sample_result result_of(struct hv_sampler *sampler, struct hv_sample *sample,
                                          const struct hv_files *files, uint64_t elapsed_ns, uint64_t now_ns)
 {
-    struct hv_sample_result result = {.device = sample->device,
+    struct hv_sample_result result = {.function = sample->function,
+                                      .device = sample->device,
                                       .charged_ns = sample->charged_ns,
                                       .measured_ns = elapsed_ns > sample->gap_ns ? elapsed_ns - sample->gap_ns : elapsed_ns,
                                       .copy = sample->function->kind == HV_FUNCTION_COPY};

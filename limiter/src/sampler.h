@@ -88,6 +88,7 @@ struct hv_sampler {
 
 /* What a sample has found out about a charge. */
 struct hv_sample_result {
+    struct hv_function *function;
     uint32_t device;
     uint64_t charged_ns;
     uint64_t measured_ns;

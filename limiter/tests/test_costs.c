@@ -15,11 +15,13 @@
 static void undisturbed(void)
 {
     const uint32_t times[] = {900, 100, 110, 105, 5000, 120, 130, 140};
-    CHECK_EQUAL(hv_undisturbed(times, 1), 900);
-    CHECK_EQUAL(hv_undisturbed(times, 2), 100);
-    CHECK_EQUAL(hv_undisturbed(times, 8), (100 + 105 + 110 + 120) / 4);
+    uint32_t alike;
+    CHECK_EQUAL(hv_undisturbed(times, 1, &alike), 900);
+    CHECK_EQUAL(hv_undisturbed(times, 2, &alike), 100);
+    CHECK_EQUAL(hv_undisturbed(times, 8, &alike), (100 + 105 + 110 + 120) / 4);
+    CHECK_EQUAL(alike, 4);
     const uint32_t many[] = {3, 100, 100, 100, 2100, 2100, 2100, 2100, 2100};
-    CHECK_EQUAL(hv_undisturbed(many, 9), (3 + 100 + 100 + 100) / 4); /* one that is wrong does not stand for all */
+    CHECK_EQUAL(hv_undisturbed(many, 9, &alike), (3 + 100 + 100 + 100) / 4); /* one that is wrong does not stand for all */
 }
 
 static void learn(struct hv_function *function, uint64_t ns, uint32_t part_ppm, bool beside_others)
@@ -41,6 +43,17 @@ static void follows_a_change(void)
     CHECK_EQUAL(function.cost_ns, 1000);
     learn(&function, 0, HV_SHARE_FULL_PPM, false);
     CHECK(function.cost_ns >= 1); /* 0 would mean not learned */
+}
+
+/* Others' turns scatter times; a few among many that are not longer keep the cost. */
+static void rises_slowly_among_scattered_times(void)
+{
+    struct hv_function function = {0};
+    for (int i = 0; i < 40; i++)
+        learn(&function, 100000, HV_SHARE_FULL_PPM, false);
+    for (uint64_t i = 0; i < 60; i++)
+        learn(&function, 150000 + i * 7919 % 64 * 40000, HV_SHARE_FULL_PPM, false);
+    CHECK(function.cost_ns < 160000);
 }
 
 /* Where times depend on how many launches run beside each other, a cost falls at once and rises slowly. */
@@ -154,6 +167,7 @@ int main(void)
 {
     undisturbed();
     follows_a_change();
+    rises_slowly_among_scattered_times();
     rises_slowly_beside_others();
     long_ones();
     grids();
