@@ -9,7 +9,7 @@ from hypervisor.allocations.counters import Counts
 from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.overhead import Overhead
 from hypervisor.allocations.pacing import pacing_of
-from hypervisor.allocations.steering import Charged, correct
+from hypervisor.allocations.steering import Charged, correct, is_under_way
 from hypervisor.allocations.telling import Tell
 from hypervisor.limits import LimitFileError
 from hypervisor.model import (
@@ -215,7 +215,12 @@ def _correct_by_round(held: Held, place: int, view: DriverView, counts: Counts, 
     # Where each window is followed (steering.follow), a round says nothing that was not known.
     if survey is not None and memory.window_at is None:
         account = survey.devices[place]
-        charged = Charged(total_ns=account.charged_ns, at=survey.at, a_launch_ns=memory.a_launch_ns)
+        charged = Charged(
+            total_ns=account.charged_ns,
+            at=survey.at,
+            a_launch_ns=memory.a_launch_ns,
+            under_way=is_under_way(held, place, account.charged_ns),
+        )
         correct(held, place, busy, _busy_at(view), charged, tell)
 
 

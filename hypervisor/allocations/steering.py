@@ -26,6 +26,7 @@ class Charged:
     total_ns: int
     at: float
     a_launch_ns: float
+    under_way: bool
 
 
 def follow(all_held: Iterable[Held], windows: Mapping[str, BusyWindow], tell: Tell) -> None:
@@ -41,7 +42,12 @@ def follow(all_held: Iterable[Held], windows: Mapping[str, BusyWindow], tell: Te
                 memory.window_at = window.ended_at
                 charged = _charged(held, place, memory)
                 if charged is not None:
-                    known = Charged(total_ns=charged, at=time.monotonic(), a_launch_ns=memory.a_launch_ns)
+                    known = Charged(
+                        total_ns=charged,
+                        at=time.monotonic(),
+                        a_launch_ns=memory.a_launch_ns,
+                        under_way=is_under_way(held, place, charged),
+                    )
                     busy = _busy_in(held, window) if memory.attributed else None
                     correct(held, place, busy, window.ended_at, known, tell)
 
@@ -53,6 +59,13 @@ def is_steered(held: Held) -> bool:
         and held.allocation.spec.isolation is IsolationMode.SOFT
         and any(grant.limit_share_ppm < SHARE_FULL_PPM for grant in held.allocation.grants)
     )
+
+
+def is_under_way(held: Held, place: int, charged_ns: int) -> bool:
+    """Was there work at the last survey that had not ended, and has nothing been charged since then?"""
+    if held.survey is None or held.survey.devices[place].charged_ns != charged_ns:
+        return False
+    return any(slot.devices and slot.devices[place].unfinished_ns for slot in held.survey.slots)
 
 
 def _busy_in(held: Held, window: BusyWindow) -> float | None:
@@ -79,6 +92,7 @@ def correct(held: Held, place: int, busy_ratio: float | None, busy_at: float, ch
                 charged_ns=charged.total_ns,
                 a_launch_ns=charged.a_launch_ns,
                 charged_at=charged.at,
+                under_way=charged.under_way,
                 share=min(grant.limit_share_ppm / SHARE_FULL_PPM + memory.lent, 1.0),
             )
         )

@@ -34,6 +34,7 @@ MOST_BUSY = 1.05  # drivers round up; beyond it is no share
 STALE_SECONDS = 5.0  # between two readings: too long for one rate
 SURPRISE = 4.0  # standard deviations of one reading that mean other work than before
 WINDOW_SECONDS = 1 / 6  # of the driver's samples, the shortest
+MOST_RETURNED_NS = 1_000_000_000  # of charges that turned out too high, between two readings
 EDGE = 0.3  # standard deviation of what a window's edges cut off a launch, in launches
 OVER_POINTS = 0.05  # above the share, in readings in a row over OVER_SECONDS: the limit does not hold
 OVER_SECONDS = 10.0
@@ -44,7 +45,7 @@ LEVEL_SECONDS = 0.3  # windows of a sixth of a second hold one launch of 20 ms m
 class Reading:
     """One look: the share of time that the driver saw the processes busy in the window that ended at busy_at (None: it
     does not say), GPU time charged so far at charged_at and how much of that a launch was in the mean, and the share in
-    force, what was lent included."""
+    force, what was lent included. under_way: charged work has not ended, and none was charged, since a while before."""
 
     busy_ratio: float | None
     busy_at: float
@@ -52,6 +53,7 @@ class Reading:
     a_launch_ns: float
     charged_at: float
     share: float
+    under_way: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class _Evidence:
 
     @property
     def scatter(self) -> float:
-        """Standard deviation of one reading's x around what the ratio says; not less than its window's edges explain."""
+        """Standard deviation of a reading's x around what the ratio says; at least what its window's edges explain."""
         if self.count <= 1:
             return math.inf
         return math.sqrt(self.last.edge**2 + self._squares / (self.count - 1))
@@ -177,6 +179,8 @@ class Correction:
             # What was learned to cost too much costs less now; charges are right again before more is learned.
             watched = replace(watched, value=min(1.0, self.value * level / share), evidence=_Evidence())
         u = (reading.charged_ns - last.charged_ns) / 1e9 / (reading.charged_at - last.charged_at)
+        if u == 0 and reading.under_way and last.under_way:
+            u = 1.0  # one piece of work fills the window, and will be charged all of it when it ends
         if u < BUSY_FLOOR and x < BUSY_FLOOR:
             return replace(watched, frozen="nothing to do")
         one = min(max(reading.a_launch_ns / 1e9 / WINDOW_SECONDS, 0.0), 1.0)
@@ -237,7 +241,7 @@ def _unusable(reading: Reading, last: Reading | None) -> str:
         return _SAME
     if reading.charged_at - last.charged_at > STALE_SECONDS or reading.charged_at - reading.busy_at > STALE_SECONDS:
         return "a reading too long after the one before"
-    if reading.charged_ns < last.charged_ns:
+    if reading.charged_ns < last.charged_ns - MOST_RETURNED_NS:
         return "charges that went back"
     return ""
 

@@ -51,6 +51,7 @@ class SlotDevice:
     blocked_ns: int
     denials: int
     charged_ns: int
+    unfinished_ns: int = 0  # charged work that was not seen to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +309,7 @@ class UsageFile:
             blocked_ns=int(found.blocked_ns),
             denials=int(found.denials),
             charged_ns=int(found.charged_ns),
+            unfinished_ns=int(found.unfinished_ns),
         )
 
     def _mapped(self) -> _Mapping:

@@ -75,6 +75,10 @@ void hv_function_learn(struct hv_function *function, const struct hv_measured *m
     hv_store_relaxed_32(&function->is_long, function->undisturbed_ns >= (function->is_long ? HV_LONG_NS / 2 : HV_LONG_NS));
     /* A launch that takes longer from now on takes about the same time each time; what turns add is different each time. */
     uint64_t cost = next_cost(function, measured, measured->beside_others || alike < count / 2);
+    /* The first times of this process may be mostly others' turns, where others have measured it in peace. */
+    uint64_t told = function->kind == 0 ? hv_load_relaxed(&function->first_cost_ns) : 0;
+    if (samples <= HV_FIRST_SAMPLES && told != 0 && told < HV_LONG_NS && told < cost)
+        cost = told;
     hv_store_relaxed(&function->cost_ns, cost == 0 ? 1 : cost); /* 0 would mean that it is not known */
     hv_store_relaxed(&function->sampled_at_ns, measured->at_ns);
 }

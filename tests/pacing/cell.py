@@ -40,8 +40,9 @@ class Load:
 
     @property
     def charge_us(self) -> float:
-        """The mean of what a launch starts."""
-        return sum(self.kernels) / len(self.kernels) * (50 if self.form == "graph" else 1)
+        """How long the launch is, in the mean, in which a moment of this Pod's GPU time lies: of a mix whose time is
+        mostly in one long kernel, about that."""
+        return sum(each * each for each in self.kernels) / sum(self.kernels) * (50 if self.form == "graph" else 1)
 
     def __str__(self) -> str:
         kernels = "mix" if self.kernels == MIXED else ",".join(map(str, self.kernels)) + " us"

@@ -38,6 +38,7 @@ class Daemon:
                     a_launch_ns=_a_launch_ns(survey, device),
                     charged_at=now,
                     share=load.share,
+                    under_way=any(slot.devices and slot.devices[device].unfinished_ns for slot in survey.slots),
                 )
                 correction = self._corrections[pod][device] = self._corrections[pod][device].after(reading)
                 files.shm.set_correction(device, round(correction.value * 1e6), round(now * 1e9))

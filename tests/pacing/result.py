@@ -41,9 +41,9 @@ class Result:
 
     @property
     def stall_bound_ms(self) -> float:
-        """20 ms, and the own time of all launches that may wait together, over the share."""
+        """20 ms, and the own time of all launches that may wait together, over the share that the Pod can have."""
         first = self.cell.pods[0]
-        return 20 + first.processes * first.longest_us / 1000 / first.share
+        return 20 + first.processes * first.longest_us / 1000 / self.cell.reachable(0)
 
     @property
     def settle_seconds(self) -> float:

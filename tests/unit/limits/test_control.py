@@ -155,6 +155,31 @@ def test_a_false_account_does_not_open_the_limit() -> None:
     assert plant.correction.value > 1
 
 
+def test_windows_in_a_row_prove_a_small_error() -> None:
+    """Launches of 20 ms in windows of a sixth of a second: what a window has too much the next has too little."""
+    plant = Plant(share=0.25, factor=0.93, launch_seconds=0.02)
+    correction, charged, at = Correction(), 0.0, 100.0
+    for window in range(60):
+        at += 1 / 6
+        charged += 0.25 / 6
+        plant.at, plant.charged = at, charged
+        swing = 0.05 if window % 2 else -0.05
+        correction = correction.after(plant.reading(round(0.25 * 0.93 + swing, 2)))
+    assert correction.value == pytest.approx(0.93, abs=0.015)
+
+
+def test_work_that_fills_the_window_is_known_before_it_ends() -> None:
+    """A graph of seconds is charged when it ends; until then its part of the time is what the device gives it."""
+    plant = Plant(share=0.75, factor=1.0)
+    correction = Correction()
+    for _ in range(8):
+        plant.at += 1 / 6
+        correction = correction.after(replace(plant.reading(0.5), under_way=True))
+    assert correction.value == pytest.approx(0.5, abs=0.01)
+    ended = replace(plant.reading(0.5), charged_ns=2 * NS, charged_at=plant.at + 1 / 6, busy_at=plant.at + 1 / 6)
+    assert correction.after(ended).value == pytest.approx(0.5, abs=0.01)
+
+
 def test_readings_above_the_share_must_come_in_a_row() -> None:
     plant = Plant(share=0.25, factor=1.0)
     plant.run(3)
