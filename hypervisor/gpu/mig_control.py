@@ -7,13 +7,14 @@ behind like any reader that hangs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
 
 from hypervisor.gpu import wire
-from hypervisor.gpu.codes import SUCCESS, words
+from hypervisor.gpu.codes import IN_USE, SUCCESS, words
 from hypervisor.gpu.pipe import LingeringProcesses, ReaderGoneError, ReaderHungError, ReaderProcess, open_reader_process
 
 Reply = TypeVar("Reply", wire.MigTold, wire.MigDone, wire.Attached, wire.Opened)
@@ -58,9 +59,16 @@ class MigControl:
     """Looks at and changes the division of cards, named by bus id. One operation at a time."""
 
     def __init__(
-        self, environment: Mapping[str, str], lingering: LingeringProcesses, *, look_again: Callable[[str], None]
+        self,
+        environment: Mapping[str, str],
+        lingering: LingeringProcesses,
+        *,
+        look_again: Callable[[str], None],
+        let_go: Callable[[str], AbstractAsyncContextManager[None]],
     ) -> None:
-        """look_again is told the bus id of a card whose division changed."""
+        """look_again is told the bus id of a card whose division changed. let_go gives, for the length of a block,
+        back the handles that the readers hold of a card."""
+        self._let_go = let_go
         self._environment = environment
         self._lingering = lingering
         self._look_again = look_again
@@ -109,9 +117,20 @@ class MigControl:
             self._look_again(bus_id)
 
     async def destroy(self, bus_id: str, gpu_instance: int) -> wire.MigDone:
-        """End an instance. Raises MigError when nobody could be asked."""
+        """End an instance. Raises MigError when nobody could be asked.
+
+        When it is in use, that may be by the readers, which hold a handle of it: they let go for a second try.
+        """
+
+        def request(slot: str) -> wire.Request:
+            return wire.MigDestroy(slot, gpu_instance)
+
         try:
-            return await self._ask(bus_id, lambda slot: wire.MigDestroy(slot, gpu_instance), wire.MigDone)
+            done = await self._ask(bus_id, request, wire.MigDone)
+            if done.code == IN_USE:
+                async with self._let_go(bus_id):
+                    done = await self._ask(bus_id, request, wire.MigDone)
+            return done
         finally:
             self._look_again(bus_id)
 

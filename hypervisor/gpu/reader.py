@@ -155,7 +155,20 @@ class GpuReader:
         def look_again(bus_id: str) -> None:
             self._known.fleet.look_again(bus_id)
 
-        return MigControl(self._known.environment, self._lingering, look_again=look_again)
+        @asynccontextmanager
+        async def let_go(bus_id: str) -> AsyncIterator[None]:
+            uuid = next((card.uuid for card in self._known.fleet.cards.values() if card.bus_id == bus_id), None)
+            if uuid is None:
+                yield
+                return
+            await self.detach(uuid)
+            try:
+                yield
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self.attach(uuid)
+
+        return MigControl(self._known.environment, self._lingering, look_again=look_again, let_go=let_go)
 
     async def holders(self, uuid: str) -> tuple[int, ...]:
         """Host pids of other processes that have the card's device node open, as far as we may see them.

@@ -221,3 +221,43 @@ def test_kills_at_any_moment_leave_no_instance_without_an_allocation(make_node: 
         for each in listed:
             node.cli("release", each["spec"]["allocationId"])
         node.wait_instances(["1g.10gb"])
+
+
+@pytest.mark.slow
+def test_an_instance_in_use_is_tried_again_without_our_own_handles(make_node: Callable[..., Node]) -> None:
+    node = make_node()
+    node.allocate("a", "--partition", "2g.20gb")
+    node.fault("call=nvmlComputeInstanceDestroy,return=19,count=1")
+    assert node.cli("release", "a").returncode == 0
+    node.wait_instances(["1g.10gb"])
+    reasons = [reason for reason, _ in node.events()]
+    assert "PartitionFailed" not in reasons
+    assert reasons.count("PartitionEnded") == 1
+
+
+MANY = """
+version: 1
+driver: {version: "580.65.06", cuda: 13000}
+gpus:
+  - {count: 8, profile: h100-sxm-80gb}
+mig:
+""" + "".join(f"  gpu{at}: {{mode: on, instances: [{', '.join(['1g.10gb'] * 7)}]}}\n" for at in range(8))
+
+
+@pytest.mark.slow
+def test_row_92_many_instances_and_a_slow_driver_stall_nothing(
+    make_daemon: Callable[..., DaemonProcess], tmp_path: Path
+) -> None:
+    description = tmp_path / "many.yaml"
+    description.write_text(MANY + "faults:\n  - {call: 'nvmlDeviceGetMemoryInfo*', delay: 50ms}\n")
+    node = Node(make_daemon(simulate=str(description)).start().wait_ready())
+
+    def listed() -> bool:
+        gpus = json.loads(node.cli("get", "gpus", "-o", "json").stdout)["items"]
+        return len(gpus) == 56 and all(gpu["allocatable"] for gpu in gpus)
+
+    wait_until(listed, "56 instances that take grants")
+    began = time.monotonic()
+    assert node.daemon.get("/readyz")[0] == 200
+    assert node.daemon.get("/metrics")[0] == 200
+    assert time.monotonic() - began < 2.0
