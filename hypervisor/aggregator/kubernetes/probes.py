@@ -1,9 +1,12 @@
-"""Tells of driver probe Jobs that have failed all their tries."""
+"""Tells of driver probe Jobs that have failed all their tries.
+
+A probe that comes to its end tells of it itself, with what it found; this is for those that never came so far: no
+image, no time left, killed. So an event that is there, from whomever, is not told again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import structlog
 
@@ -45,11 +48,9 @@ def node_of(job: Object) -> str:
 class ProbeJobs:
     """Follows the driver's probe Jobs. Only the loop's tasks call it."""
 
-    def __init__(self, client: KubernetesClient, *, record: Record, was_told: Callable[[str], bool]) -> None:
-        """was_told: whether an event about the Job of this UID is there from before a restart."""
+    def __init__(self, client: KubernetesClient, *, record: Record) -> None:
         self._client = client
         self._record = record
-        self._was_told = was_told
         self._told: set[str] = set()
         self._failed: dict[str, Object] = {}
 
@@ -78,14 +79,19 @@ class ProbeJobs:
     async def step(self) -> None:
         """Tell of those that have failed and were not told of."""
         for uid, job in tuple(self._failed.items()):
-            if not self._was_told(uid):
-                try:
+            try:
+                if not await self._is_told(job):
                     await self._tell(job)
-                except ApiError as error:
-                    log.warning("a probe's Pods can't be read", job=job["metadata"]["name"], error=str(error))
-                    continue
+            except ApiError as error:
+                log.warning("a probe can't be told of", job=job["metadata"]["name"], error=str(error))
+                continue
             self._told.add(uid)
             self._failed.pop(uid, None)
+
+    async def _is_told(self, job: Object) -> bool:
+        events, _ = await self._client.list_all(names.events(job["metadata"]["namespace"]))
+        uid = job["metadata"]["uid"]
+        return any(each.get("reason") == REASON and (each.get("regarding") or {}).get("uid") == uid for each in events)
 
     async def _tell(self, job: Object) -> None:
         metadata, spec, status = job["metadata"], job.get("spec") or {}, job.get("status") or {}

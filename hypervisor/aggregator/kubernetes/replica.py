@@ -29,7 +29,7 @@ from hypervisor.aggregator.server import (
     stop_event,
 )
 from hypervisor.aggregator.settings import AggregatorSettings, KubernetesSettings
-from hypervisor.aggregator.store import EventQuery, StoreError
+from hypervisor.aggregator.store import StoreError
 from hypervisor.http.message import Request, Response, error_response, json_response
 from hypervisor.model import Refusal, RefusalReason
 
@@ -149,7 +149,7 @@ class _Leader:
         pods = HypervisorPods(
             self._client, threshold=self._kubernetes.max_crash_count, record=aggregator.record, wall=time.time
         )
-        jobs = ProbeJobs(self._client, record=aggregator.record, was_told=self._was_told)
+        jobs = ProbeJobs(self._client, record=aggregator.record)
         namespace = self._client.namespace
         watches = [
             Watch(self._client, names.NODES, NodeLabels(registry)),
@@ -165,10 +165,6 @@ class _Leader:
         async with asyncio.TaskGroup() as tasks:
             for work in (aggregator.run(), pools.run(), pods.run(), jobs.run(), *(watch.run() for watch in watches)):
                 tasks.create_task(work)
-
-    def _was_told(self, uid: str) -> bool:
-        query = EventQuery(kind="Job", object_uid=uid, limit=1)
-        return any(stored.row.reason == probes.REASON for stored in self._store.read_events(query))
 
 
 def _follows(elector: Elector) -> str:

@@ -104,7 +104,9 @@ class Kube:
         for path in _COLLECTIONS:
             for each in self.items(path):
                 with suppress(Refused):
-                    self.ask("DELETE", f"{path}/{each['metadata']['name']}?gracePeriodSeconds=0")
+                    self.ask(
+                        "DELETE", f"{path}/{each['metadata']['name']}?gracePeriodSeconds=0&propagationPolicy=Background"
+                    )
         with suppress(Refused):
             self.ask("DELETE", LEASE)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.fleet import messages
 from tests.fleet.process import AggregatorProcess, all_events, wait_until
 from tests.fleet.stream import ReportStream
-from tests.integration.aggregator_kube.conftest import GROUP, NAMESPACE, Kube, is_ready
+from tests.integration.aggregator_kube.conftest import EVENTS, GROUP, NAMESPACE, Kube, is_ready
 
 pytestmark = pytest.mark.slow
 
@@ -156,3 +156,40 @@ def test_a_driver_probe_that_failed_is_told_once(kube: Kube, replica: Replica) -
         stream.send(messages.events(messages.event("node-a", 1, 1)))
         stream.wait_for_event(1, 1)
     assert len(kube.events("DriverProbeFailed")) == 1
+
+
+def test_a_probe_that_has_told_itself_is_not_told_again(kube: Kube, replica: Replica) -> None:
+    jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+    container = {"name": "probe", "image": "gpu-hypervisor"}
+    made = {}
+    for name in ("driver-probe-told", "driver-probe-silent"):
+        labels = {"tensor-fusion.ai/component": "driver-probe"}
+        template = {"spec": {"nodeName": "node-a", "restartPolicy": "Never", "containers": [container]}}
+        body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": labels}}
+        made[name] = kube.ask("POST", jobs, {**body, "spec": {"backoffLimit": 0, "template": template}})
+    about = {"apiVersion": "batch/v1", "kind": "Job", "namespace": NAMESPACE, "name": "driver-probe-told"}
+    event = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "driver-probe-told.1", "namespace": NAMESPACE},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "tests/gate",
+        "reportingInstance": "i",
+        "action": "Probe",
+        "reason": "DriverProbeFailed",
+        "type": "Warning",
+        "regarding": {**about, "uid": made["driver-probe-told"]["metadata"]["uid"]},
+        "note": "the driver is missing",
+    }
+    kube.ask("POST", f"{EVENTS}/namespaces/{NAMESPACE}/events", event)
+    times = {"lastProbeTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    told = {"status": "True", "reason": "DeadlineExceeded", "message": "Job was active longer than it may", **times}
+    conditions = [{"type": "FailureTarget", **told}, {"type": "Failed", **told}]
+    for name in made:
+        status = {"startTime": "2026-01-01T00:00:00Z", "failed": 1, "conditions": conditions}
+        kube.merge(f"{jobs}/{name}/status", {"status": status})
+    replica()
+    wait_until(lambda: len(kube.events("DriverProbeFailed")) == 2, "the silent one is told of")
+    found = {each["regarding"]["name"]: each["note"] for each in kube.events("DriverProbeFailed")}
+    assert found["driver-probe-told"] == "the driver is missing"
+    assert "Job was active longer than it may" in found["driver-probe-silent"]
