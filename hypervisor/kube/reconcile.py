@@ -110,6 +110,31 @@ def by_index(pods: Iterable[Pod], resource: str, quantity: int, index_annotation
     return found[0] if len(found) == 1 else None
 
 
+@dataclass(frozen=True, slots=True)
+class IndexHeld:
+    """A Pod whose index another living Pod of the node has still."""
+
+    waiting: Pod
+    holder: Pod
+    index: int
+
+
+def held_indices(pods: Iterable[Pod], index_annotation: Mapping[str, int], holding: frozenset[str]) -> list[IndexHeld]:
+    """Pods that wait for an index. holding: UIDs of the Pods that were given what they asked for."""
+    by_number: dict[int, list[Pod]] = {}
+    for pod in pods:
+        if not pod.ended and pod.uid in index_annotation:
+            by_number.setdefault(index_annotation[pod.uid], []).append(pod)
+    return [
+        IndexHeld(pod, holder, index)
+        for index, found in by_number.items()
+        for holder in found
+        if holder.uid in holding
+        for pod in found
+        if pod.uid not in holding
+    ]
+
+
 def container_of(pod: Pod, resource: str, quantity: int) -> str | None:
     """The only container of a Pod that asks for this; None when that is not one."""
     found = [each.name for each in pod.containers if each.index_resource == ((resource, quantity),)]

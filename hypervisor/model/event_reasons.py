@@ -49,7 +49,7 @@ _WORKLOAD, _CONNECTION = "TensorFusionWorkload", "TensorFusionConnection"
 _ROWS: tuple[tuple[str, frozenset[EventType], str, str, str, Emitter], ...] = (
     ("PreScheduleDone", _NORMAL, _POD, "Schedule", "nodes", Emitter.NONE),
     ("GPUDeviceAllocated", _NORMAL, _POD, "Allocate", "allocation", Emitter.NODE),
-    ("PodIndexAllocationPending", _NORMAL, _POD, "Allocate", "index node", Emitter.NONE),
+    ("PodIndexAllocationPending", _NORMAL, _POD, "Allocate", "index node", Emitter.NODE),
     ("ScheduleWithNativeGPU", _NORMAL, _POD, "Schedule", "nodes", Emitter.NONE),
     ("GPUQuotaOrCapacityNotEnough", _WARNING, _POD, "Schedule", "cause", Emitter.NONE),
     ("PartitionTemplateMatchFailed", _WARNING, _POD, "Schedule", "cause", Emitter.NONE),

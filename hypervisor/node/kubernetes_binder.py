@@ -24,7 +24,17 @@ from hypervisor.kube.demands import Demands, changed_requests, spec_of
 from hypervisor.kube.grants import Grant, grant_uid
 from hypervisor.kube.indices import bucket_of, device_ids
 from hypervisor.kube.pod import Pod
-from hypervisor.kube.reconcile import Bind, Compare, Discard, Release, World, by_index, container_of, steps
+from hypervisor.kube.reconcile import (
+    Bind,
+    Compare,
+    Discard,
+    Release,
+    World,
+    by_index,
+    container_of,
+    held_indices,
+    steps,
+)
 from hypervisor.model import (
     Allocation,
     EventType,
@@ -194,8 +204,23 @@ class Binder:
             self._publish()
         await self._grants.sync()
         self._demands.forget_all_but(self._pods.pods)
+        self._tell_held_indices()
         self._steps += 1
         self._last_seconds = time.monotonic() - began
+
+    def _tell_held_indices(self) -> None:
+        """A scheduler gave an index anew before the Pod that has it was gone."""
+        pods = self._pods.pods
+        holding = frozenset(grant.pod_uid for grant in self._grants.all)
+        for held in held_indices(pods.values(), self._demands.indices(pods), holding):
+            self._events.tell(
+                held.waiting,
+                EventType.NORMAL,
+                "PodIndexAllocationPending",
+                f"index {held.index} is still held by Pod {held.holder.label} on node {held.waiting.node}",
+                index=str(held.index),
+                node=held.waiting.node,
+            )
 
     def _unarmed(self) -> frozenset[str]:
         """Names of grants that have a Pod and whose files wait; looked for only where one has no allocation."""

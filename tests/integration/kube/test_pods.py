@@ -104,6 +104,10 @@ def test_a_scheduler_that_names_card_and_index_is_obeyed_at_once(shared_node: Ku
     (given,) = shared_node.kubelet.admit(created)
     assert given.answer.envs["NVIDIA_VISIBLE_DEVICES"] == wanted
     assert shared_node.wait_allocation(document["metadata"]["uid"])["devices"][0]["gpuUuid"] == wanted
+    successor = pod("successor", compute_percent_limit="20", vram_limit="1Gi", gpu_ids=wanted.lower(), index="19")
+    uid = shared_node.api.create(successor)["metadata"]["uid"]
+    message = shared_node.wait_event(uid, "PodIndexAllocationPending")["message"]
+    assert "index 19 is still held by Pod default/placed" in message
 
 
 def test_the_pod_is_known_after_kubelet_asked(shared_node: KubeNode) -> None:  # 9.3 row 47

@@ -11,7 +11,17 @@ from hypervisor.kube.checkpoint import Assignment
 from hypervisor.kube.grants import Grant
 from hypervisor.kube.placing import place
 from hypervisor.kube.pod import Pod, PodContainer, PodError, read_pod
-from hypervisor.kube.reconcile import Bind, Compare, Discard, Release, World, by_index, container_of, steps
+from hypervisor.kube.reconcile import (
+    Bind,
+    Compare,
+    Discard,
+    Release,
+    World,
+    by_index,
+    container_of,
+    held_indices,
+    steps,
+)
 from hypervisor.model import AllocationPhase, Owner, OwnerKind, Refusal, RefusalReason
 from tests import node_values as v
 
@@ -189,3 +199,12 @@ def test_what_is_read_of_a_pod() -> None:
     for wrong in (b"", b"[]", b'{"metadata": {"name": 1}}'):
         with pytest.raises(PodError):
             read_pod(wrong)
+
+
+def test_a_pod_waits_for_an_index_that_another_still_has() -> None:
+    old, new, other = a_pod("u1", "old"), a_pod("u2", "new"), a_pod("u3", "other")
+    indices = {"u1": 3, "u2": 3, "u3": 4}
+    (held,) = held_indices([old, new, other], indices, frozenset({"u1", "u3"}))
+    assert (held.waiting, held.holder, held.index) == (new, old, 3)
+    assert held_indices([replace(old, ended=True), new], indices, frozenset({"u1"})) == []
+    assert held_indices([old, new], indices, frozenset()) == []
