@@ -150,7 +150,8 @@ def parse(annotations: Mapping[str, str]) -> Demand:
         raise read.wrong("disable-features", "a share is not given without its limits; ask for isolation: shared")
     isolation = read.choice("isolation", IsolationMode, IsolationMode.SOFT)
     exclusive = isolation is IsolationMode.SHARED or read.flag("dedicated-gpu")
-    requests, limits = _figures(read, whole_card=exclusive or isolation is IsolationMode.PARTITIONED)
+    partition = _partition(read, isolation)
+    requests, limits = _figures(read, whole_card=exclusive, named=bool(partition or read.list("partition-uuids")))
     gpu_ids = read.list("gpu-ids")
     partition_uuids = read.list("partition-uuids")
     if partition_uuids:
@@ -169,7 +170,7 @@ def parse(annotations: Mapping[str, str]) -> Demand:
         gpu_ids=tuple(name.lower() for name in gpu_ids),
         gpu_indices=_indices(read),
         gpu_model=read.text("gpu-model"),
-        partition=_partition(read, isolation),
+        partition=partition,
         exclusive=exclusive,
         index=read.number("index", 1, 136),
         container_counts=_container_counts(read),
@@ -241,7 +242,8 @@ class _Reader:
         return found
 
 
-def _figures(read: _Reader, *, whole_card: bool) -> tuple[Resources, Resources]:
+def _figures(read: _Reader, *, whole_card: bool, named: bool) -> tuple[Resources, Resources]:
+    """Requests and limits. named: a partition is named, whose figures are its own."""
     percent_keys, tflops_keys = ("compute-percent-request", "compute-percent-limit"), ("tflops-request", "tflops-limit")
     in_percent = next((key for key in percent_keys if read.text(key)), "")
     in_tflops = next((key for key in tflops_keys if read.text(key)), "")
@@ -252,6 +254,8 @@ def _figures(read: _Reader, *, whole_card: bool) -> tuple[Resources, Resources]:
     vram_request, vram_limit = read.quantity("vram-request", _bytes), read.quantity("vram-limit", _bytes)
     if whole_card:
         return Resources(compute=Compute(percent=Decimal(100))), Resources()
+    if named:
+        return Resources(), Resources()
     if request is None and limit is None and vram_request is None and vram_limit is None:
         raise AnnotationError(
             f"{PREFIX}tflops-request",

@@ -70,9 +70,11 @@ def spec_of(
     held: Collection[str],
     fits: Callable[[AllocationSpec], object],
     given: Sequence[str] = (),
+    existing: bool = False,
 ) -> AllocationSpec:
     """What is asked of admission for one container. fits raises Refusal for what can't be granted; given are the cards
-    that it has already. Raises Refusal."""
+    that it has already; existing: no MIG
+    instance is to be made for it. Raises Refusal."""
     _check_mode(demand.isolation, settings)
     draft = AllocationSpec(
         allocation_id=_allocation_id(pod, container, demand),
@@ -88,6 +90,7 @@ def spec_of(
         held=held,
         fits=lambda some: fits(replace(draft, devices=some)),
         given=given,
+        existing=existing,
     )
     return replace(draft, devices=requests)
 
@@ -103,6 +106,8 @@ def changed_requests(allocation: Allocation, demand: Demand) -> tuple[DeviceRequ
             field="isolation",
             remedy="delete the Pod to change its mode",
         )
+    if demand.isolation is IsolationMode.PARTITIONED:
+        return None  # an instance has the figures of its profile
     wanted = tuple(
         replace(
             each,

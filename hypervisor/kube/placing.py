@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from decimal import Decimal
 
 from hypervisor.kube.annotations import Demand
-from hypervisor.model import DeviceRequest, GpuIdentity, Refusal, RefusalReason
+from hypervisor.model import (
+    Compute,
+    DeviceRequest,
+    GpuIdentity,
+    IsolationMode,
+    Refusal,
+    RefusalReason,
+    Resources,
+)
 
 # Raises Refusal when these can't be granted, and changes nothing.
 Fits = Callable[[tuple[DeviceRequest, ...]], object]
@@ -19,12 +29,14 @@ def place(
     held: Collection[str],
     fits: Fits,
     given: Sequence[str] = (),
+    existing: bool = False,
 ) -> tuple[DeviceRequest, ...]:
     """Requests for one container of a Pod. held: UUIDs of cards with allocations; given: the cards that the container
     has already. Raises Refusal.
 
     Named cards are taken as named. Where nothing narrows the choice it is left to admission, which takes the card with
-    the least room that fits; else the first eligible ones that fit are taken.
+    the least room that fits; else the first eligible ones that fit are taken. An instance for a partitioned Pod is made
+    where there is none, unless only existing ones are asked for.
     """
     named = _named(demand, container)
     if given:
@@ -33,6 +45,8 @@ def place(
     if named:
         return tuple(_request(demand, _by_name(name, devices).uuid) for name in named)
     count = dict(demand.container_counts).get(container, demand.count)
+    if demand.isolation is IsolationMode.PARTITIONED and not existing and not demand.gpu_indices:
+        return tuple(replace(_request(demand, ""), partition=demand.partition) for _ in range(count))
     eligible = [device for device in devices if _is_eligible(device, demand, held)]
     if len(eligible) < count:
         raise Refusal(
@@ -41,7 +55,7 @@ def place(
             field="devices",
             remedy="ask for other GPUs, or for another node",
         )
-    if len(eligible) == len(devices):
+    if len(eligible) == len(devices) and demand.isolation is not IsolationMode.PARTITIONED:
         return tuple(_request(demand, "") for _ in range(count))
     chosen: list[DeviceRequest] = []
     for _ in range(count):
@@ -93,6 +107,8 @@ def _by_name(name: str, devices: Sequence[GpuIdentity]) -> GpuIdentity:
 
 
 def _is_eligible(identity: GpuIdentity, demand: Demand, held: Collection[str]) -> bool:
+    if demand.isolation is IsolationMode.PARTITIONED and identity.partition is None:
+        return False
     if demand.partition:
         profile = identity.partition.profile if identity.partition is not None else ""
         return bool(profile) and profile.lower().removeprefix("mig ") == demand.partition.lower()
@@ -124,6 +140,9 @@ def _first_that_fits(
 
 
 def _request(demand: Demand, gpu: str) -> DeviceRequest:
+    if demand.isolation is IsolationMode.PARTITIONED and gpu:
+        # An instance that is there is given whole.
+        return DeviceRequest(gpu=gpu, requests=Resources(compute=Compute(percent=Decimal(100))))
     return DeviceRequest(gpu=gpu, requests=demand.requests, limits=demand.limits)
 
 

@@ -154,7 +154,7 @@ class Binder:
     async def allocate(self, resource: str, containers: Sequence[tuple[str, ...]]) -> tuple[ContainerAnswer, ...]:
         """Answer kubelet for each container. Raises Refusal, and then nothing is left of it."""
         self._check_ids(resource, containers)
-        cards = self._usable_cards()
+        self._usable_cards()
         made: list[Grant] = []
         try:
             for ids in containers:
@@ -166,7 +166,7 @@ class Binder:
         answers = []
         for grant in made:
             allocation = await self._bind_by_index(grant)
-            answers.append(self._answer(grant, allocation, cards))
+            answers.append(self._answer(grant, allocation))
         self._unasked = True
         self.wake()
         return tuple(answers)
@@ -299,10 +299,13 @@ class Binder:
         found = self._pod_by_index(grant)
         return await self._bind(grant, *found) if found is not None else None
 
-    def _answer(self, grant: Grant, allocation: Allocation | None, cards: tuple[GpuIdentity, ...]) -> ContainerAnswer:
+    def _answer(self, grant: Grant, allocation: Allocation | None) -> ContainerAnswer:
         granted = {each.gpu_uuid for each in allocation.grants} if allocation is not None else set(grant.cards)
+        cards = self._usable_cards()  # with an instance that was made for this grant
         if granted:
             cards = tuple(card for card in cards if card.uuid in granted)
+        elif self._tentative.may_be_partitioned(grant):
+            cards = ()
         return answer(
             str(self._allocations.directory_of(grant.uid)),
             self._files,

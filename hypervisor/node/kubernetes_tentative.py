@@ -16,7 +16,7 @@ from hypervisor.kube.demands import Demands, spec_of
 from hypervisor.kube.grants import Grant
 from hypervisor.kube.pod import Pod
 from hypervisor.kube.reconcile import container_of
-from hypervisor.model import Allocation, AllocationSpec, Inventory, Refusal
+from hypervisor.model import Allocation, AllocationSpec, Inventory, IsolationMode, Refusal
 from hypervisor.node.kubernetes_grants import GrantStore
 from hypervisor.node.kubernetes_view import Pods
 
@@ -68,12 +68,17 @@ class Tentative:
                 settings=self._settings,
                 held={each.gpu_uuid for allocation in everything for each in allocation.grants},
                 fits=draft,
+                existing=True,
             )
             chosen = draft(spec)
         except Refusal:
             return grant  # when it is bound there may be room
         self._drafts[grant.uid] = chosen
         return replace_cards(grant, tuple(each.gpu_uuid for each in chosen.grants))
+
+    def may_be_partitioned(self, grant: Grant) -> bool:
+        """May the grant be for a Pod that wants a MIG instance? Then its container must see no whole card."""
+        return any(demand.isolation is IsolationMode.PARTITIONED for _, _, demand in self._candidates(grant))
 
     def _candidates(self, grant: Grant) -> list[tuple[Pod, str, Demand]]:
         """Pods that may be the one, with what they ask for."""

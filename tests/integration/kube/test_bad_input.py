@@ -44,7 +44,7 @@ def witness(shared_node: KubeNode) -> Iterator[dict]:
         ({}, "AnnotationInvalid", "tflops request is not set"),
         ({**GOOD, "gpu_ids": "gpu-ffffffff-0000-0000-0000-000000000000"}, "GPUDeviceAllocatedFailed", "not a GPU of"),
         ({**GOOD, "gpu_model": "NVIDIA T1000"}, "GPUDeviceAllocatedFailed", "are a NVIDIA T1000"),
-        ({**GOOD, "isolation": "partitioned"}, "GPUDeviceAllocatedFailed", "not a MIG instance"),
+        ({**GOOD, "isolation": "partitioned"}, "GPUDeviceAllocatedFailed", "MIG mode is off"),
         ({"tflops_limit": "100000", "vram_limit": "1Gi"}, "GPUDeviceAllocatedFailed", "more than the whole card"),
     ],
 )

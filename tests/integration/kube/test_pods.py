@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,15 @@ from hypervisor.limits import ShmFile
 from hypervisor.simulation.machine import opened
 from tests.daemon_process import wait_until
 from tests.kube_fakes.kubelet import Given
-from tests.kube_fakes.node import KubeNode, host_path, pod, run_container
+from tests.kube_fakes.node import KubeNode, host_path, pod, run_container, settled
 from tests.simulated_load import LOAD
 
 GIB = 2**30
+MIG_ON = """
+import pynvml
+pynvml.nvmlInit()
+pynvml.nvmlDeviceSetMigMode(pynvml.nvmlDeviceGetHandleByIndex(3), pynvml.NVML_DEVICE_MIG_ENABLE)
+"""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -212,3 +219,26 @@ def test_a_static_node_has_one_mode(make_node) -> None:
     assert "soft mode" in node.wait_event(document["metadata"]["uid"], "GPUDeviceAllocatedFailed")["message"]
     allowed, _ = node.run(pod("soft", compute_percent_limit="20", vram_limit="1Gi"))
     node.wait_allocation(allowed["metadata"]["uid"])
+
+
+@pytest.mark.slow
+def test_a_partitioned_pod_gets_an_instance_of_its_own_and_no_whole_card(make_node) -> None:
+    node: KubeNode = make_node().start()
+    command = [sys.executable, "-m", "hypervisor", "sim", "run", "--machine", str(node.daemon.machine), "--"]
+    subprocess.run([*command, sys.executable, "-c", MIG_ON], check=True, capture_output=True)
+    wanted = {"isolation": "partitioned", "partition": "1g.10gb", "index": "19"}
+    created = node.api.create(pod("slice", resources={"tensor-fusion.ai/index_2": 3}, **wanted))
+    wait_until(lambda: "gpuhv_pods_pods 1.0" in node.daemon.get("/metrics")[1], "the Pod to be known")
+    (given,) = node.kubelet.admit(created)
+    assert given.answer.envs["NVIDIA_VISIBLE_DEVICES"].startswith("MIG-")
+    uid = created["metadata"]["uid"]
+    allocation = node.wait_allocation(uid)
+    assert allocation["devices"][0]["gpuUuid"] == given.answer.envs["NVIDIA_VISIBLE_DEVICES"]
+    assert given.answer.envs["TF_ISOLATION_MODE"] == "partitioned"
+    # Where it is not known whose the container is, and there is no instance, it sees nothing rather than whole cards.
+    other = node.api.create(pod("unplaced", isolation="partitioned", partition="1g.10gb"))
+    wait_until(lambda: "gpuhv_pods_pods 2.0" in node.daemon.get("/metrics")[1], "the Pod to be known")
+    (unplaced,) = node.kubelet.admit(other)
+    assert unplaced.answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert settled(node.wait_allocation(uid)) == settled(allocation)
+    assert not [each for each in node.api.events_of(uid) if each["reason"].startswith("GPULimits")]
