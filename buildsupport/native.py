@@ -6,6 +6,7 @@ Adding one is one row in LIBRARIES. It is compiled anew when one of its inputs i
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import subprocess
 from dataclasses import dataclass, field
@@ -69,6 +70,17 @@ LIBRARIES = (
         depends=("limiter/include/*.h", "limiter/src/*.h", "limiter/src/*.def"),
         soname="libcuda_limiter.so",
         version_script="limiter/limiter.map",
+    ),
+    # For the 32-bit programs of 64-bit machines; those of arm64 get none.
+    *(
+        Library(
+            output="libcuda_limiter_32.so",
+            sources=("limiter/other_class/nothing.c",),
+            soname="libcuda_limiter.so",
+            flags=("-m32", "-nostdlib"),
+        )
+        for machine in ("x86_64",)
+        if platform.machine() == machine
     ),
     Library(
         output="simulator/libcuda.so.1",

@@ -6,7 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hypervisor.kube.names import CONTAINER_LIMITER, CONTAINER_PRELOAD, CONTAINER_SHM, CONTAINER_USAGE, DOMAIN
+from hypervisor.kube.names import (
+    CONTAINER_LIMITER,
+    CONTAINER_PRELOAD,
+    CONTAINER_SHM,
+    CONTAINER_USAGE,
+    DOMAIN,
+    LIBRARY_FOLDERS,
+    LIBRARY_FOLDERS_32,
+)
 from hypervisor.model import GpuIdentity, IsolationMode
 
 
@@ -45,14 +53,23 @@ class ContainerAnswer:
 class HostFiles:
     """Paths on the host of what every container is given: the limiter's library and the ld.so.preload that names it.
 
+    limiter_32: the library with nothing in it that 32-bit programs get; "" where there is none.
     preload_hook: the program that puts the library into the image's own ld.so.preload instead; "" where there is none.
     """
 
     limiter: str
     preload: str
+    limiter_32: str = ""
     preload_hook: str = ""
     injection: Injection = Injection.ENVIRONMENT
     workload_environment: tuple[tuple[str, str], ...] = field(default=())
+
+
+def library_places(host: HostFiles) -> tuple[tuple[str, str], ...]:
+    """Where the limiter lies in a container, and what lies there, for programs of either class."""
+    found = [(folder, host.limiter) for folder in LIBRARY_FOLDERS]
+    found += [(folder, host.limiter_32) for folder in LIBRARY_FOLDERS_32 if host.limiter_32]
+    return tuple((CONTAINER_LIMITER.replace("$LIB", folder), library) for folder, library in found)
 
 
 # The CDI device that loads the limiter by a hook.
@@ -94,7 +111,9 @@ def answer(
         Mount(container_path=CONTAINER_USAGE, host_path=f"{directory}/usage", read_only=False),
     ]
     if limited:
-        mounts.append(Mount(container_path=CONTAINER_LIMITER, host_path=host.limiter, read_only=True))
+        mounts += [
+            Mount(container_path=path, host_path=library, read_only=True) for path, library in library_places(host)
+        ]
         if not host.preload_hook:
             mounts.append(Mount(container_path=CONTAINER_PRELOAD, host_path=host.preload, read_only=True))
     nodes: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hypervisor.kube.answers import CONTROL_NODES, HostFiles
+from hypervisor.kube.answers import CONTROL_NODES, HostFiles, library_places
 from hypervisor.kube.names import CONTAINER_LIMITER, CONTAINER_PRELOAD, CONTAINER_SHM, CONTAINER_USAGE, DOMAIN
 from hypervisor.model import Allocation, AllocationPhase, GpuIdentity, IsolationMode
 
@@ -77,7 +77,7 @@ def _edits(
         _mount(f"{allocation.directory}/usage", CONTAINER_USAGE, "rw"),
     ]
     if allocation.spec.isolation is not IsolationMode.SHARED:
-        mounts.append(_mount(host.limiter, CONTAINER_LIMITER, "ro"))
+        mounts += [_mount(library, path, "ro") for path, library in library_places(host)]
         if host.preload_hook:
             hooks.append(_preload_hook(host))
         else:

@@ -9,7 +9,11 @@ INDEX_RESOURCE = f"{PREFIX}index_"
 # Paths in a container; the limiter looks at them first.
 CONTAINER_SHM = "/run/tensor-fusion/shm/shm"
 CONTAINER_USAGE = "/run/tensor-fusion/shm/usage"
-CONTAINER_LIMITER = "/tensor-fusion-limiter/libcuda_limiter.so"
+# The loader replaces $LIB by the folder of its class: one of these for 64-bit programs, as distributions have it, and
+# one of the others for 32-bit ones, which find a library with nothing in it there, so that the loader says nothing.
+CONTAINER_LIMITER = "/tensor-fusion-limiter/$LIB/libcuda_limiter.so"
+LIBRARY_FOLDERS = ("lib64", "lib", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu")
+LIBRARY_FOLDERS_32 = ("lib/i386-linux-gnu", "lib32")
 CONTAINER_PRELOAD = "/etc/ld.so.preload"
 
 # Written by the scheduler or the operator; deploy/ keeps others from writing them.

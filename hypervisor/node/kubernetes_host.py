@@ -22,6 +22,7 @@ from hypervisor.model import Allocation, GpuIdentity
 from hypervisor.node.failure import StartError, storage_error
 
 log = structlog.get_logger("kubernetes")
+LIMITER_32 = LIMITER.with_name("libcuda_limiter_32.so")
 _CDI_FILES = ("tensor-fusion.json", "tensor-fusion-allocations.json", "tensor-fusion-limiter.json")
 
 
@@ -40,19 +41,19 @@ class Host:
         """Put the library and its ld.so.preload where containers are given them from; what runs keeps the file that it
         has. Raises StartError."""
         directory = Path(self._settings.host_dir) / "lib"
-        library, preload = directory / "libcuda_limiter.so", directory / "ld.so.preload"
+        preload = directory / "ld.so.preload"
         try:
             directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-            unfinished = directory / ".libcuda_limiter.so.unfinished"
-            shutil.copyfile(LIMITER, unfinished)
-            unfinished.chmod(0o755)
-            unfinished.rename(library)
+            library = _provided(LIMITER, directory)
+            # Not built for machines without 32-bit programs.
+            other = _provided(LIMITER_32, directory) if LIMITER_32.exists() else ""
             write_atomically(preload, f"{CONTAINER_LIMITER}\n".encode(), mode=0o644)
             preload.chmod(0o644)
         except OSError as error:
             raise storage_error("provide the library in", directory, error) from error
         return HostFiles(
-            limiter=str(library),
+            limiter=library,
+            limiter_32=other,
             preload=str(preload),
             preload_hook=self._settings.preload_hook,
             injection=Injection(self._settings.device_injection),
@@ -154,6 +155,16 @@ class Host:
         if why and why != self.checkpoint_failing:
             log.warning("the checkpoint is not used", reason=why)
         self.checkpoint_failing = why
+
+
+def _provided(library: Path, directory: Path) -> str:
+    """A copy of a library in the directory, in one step; its path. What runs keeps the one that it has."""
+    target = directory / library.name
+    unfinished = directory / f".{library.name}.unfinished"
+    shutil.copyfile(library, unfinished)
+    unfinished.chmod(0o755)
+    unfinished.rename(target)
+    return str(target)
 
 
 def check_paths(settings: Settings) -> None:

@@ -6,6 +6,7 @@ from hypervisor.doctor.check import Outcome, Stage, check, failed, not_applicabl
 from hypervisor.doctor.pod_subject import FIXED_LIMIT_FILE, LIMITER, PodSubject
 from hypervisor.doctor.process_files import Process
 from hypervisor.doctor.program import Linkage, linkage
+from hypervisor.kube.names import LIBRARY_FOLDERS
 
 FOUND = "pod.found"
 PRELOAD = "pod.preload"
@@ -93,7 +94,7 @@ def preload(subject: PodSubject) -> Outcome:
         named = _preloaded(subject, process)
         if not named:
             continue
-        if subject.files(process).node(named) is None and not any(LIMITER in name for name in subject.maps(process)):
+        if not _is_there(subject, process, named) and not any(LIMITER in name for name in subject.maps(process)):
             return failed(
                 [f"{named} is named, and there is no such file in the container of {process.pid}"],
                 "the limiter's folder is not mounted into the container",
@@ -282,6 +283,12 @@ def _preloaded(subject: PodSubject, process: Process) -> str:
     names = (subject.files(process).text("/etc/ld.so.preload") or "").split()
     names += subject.environment(process).get("LD_PRELOAD", "").replace(":", " ").split()
     return next((name for name in names if name.endswith(LIMITER)), "")
+
+
+def _is_there(subject: PodSubject, process: Process, named: str) -> bool:
+    """The loader puts a folder of its class in place of $LIB."""
+    folders = LIBRARY_FOLDERS if "$LIB" in named else ("",)
+    return any(subject.files(process).node(named.replace("$LIB", folder)) is not None for folder in folders)
 
 
 def _own_names(subject: PodSubject) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import grpc
 import pytest
 
+from hypervisor.kube.answers import HostFiles, library_places
 from hypervisor.kube.indices import resource_names
 from hypervisor.v1 import deviceplugin_v1beta1_pb2 as api
 from hypervisor.v1 import deviceplugin_v1beta1_pb2_grpc as api_grpc
@@ -45,11 +47,12 @@ def test_several_containers_in_one_call(shared_node: KubeNode) -> None:
     }
     assert len(directories) == 2
     for answer in reply.container_responses:
+        files = HostFiles(limiter="64", preload="", limiter_32="32" if platform.machine() == "x86_64" else "")
         modes = {mount.container_path: mount.read_only for mount in answer.mounts}
         assert modes == {
             "/run/tensor-fusion/shm/shm": True,
             "/run/tensor-fusion/shm/usage": False,
-            "/tensor-fusion-limiter/libcuda_limiter.so": True,
+            **{path: True for path, _ in library_places(files)},
             "/etc/ld.so.preload": True,
         }
         assert answer.envs["TF_SHM_PATH"] == "/run/tensor-fusion/shm/shm"

@@ -270,8 +270,8 @@ def _pod(machine: Machine) -> None:
         wchan="0",
         cmdline=words("python", "train.py"),
     )
-    machine.write(f"{CONTAINER}/etc/ld.so.preload", "/tensor-fusion-limiter/libcuda_limiter.so\n")
-    machine.write(f"{CONTAINER}/tensor-fusion-limiter/libcuda_limiter.so", "")
+    machine.write(f"{CONTAINER}/etc/ld.so.preload", "/tensor-fusion-limiter/$LIB/libcuda_limiter.so\n")
+    machine.write(f"{CONTAINER}/tensor-fusion-limiter/lib64/libcuda_limiter.so", "")
     machine.write(f"{CONTAINER}/usr/lib/x86_64-linux-gnu/libcuda.so.1", "")
     machine.write(f"{CONTAINER}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "")
     machine.size(f"{CONTAINER}/run/tensor-fusion/shm/shm", 262_144)

@@ -178,7 +178,7 @@ CASES = (
         "pod.preload",
         FAIL,
         lambda m: (
-            m.remove(f"{CONTAINER}/tensor-fusion-limiter/libcuda_limiter.so"),
+            m.remove(f"{CONTAINER}/tensor-fusion-limiter/lib64/libcuda_limiter.so"),
             m.write(f"{PROC}/maps", ""),
         ),
         "not mounted",

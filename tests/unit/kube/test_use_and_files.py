@@ -24,7 +24,9 @@ from hypervisor.node.kubernetes_host import check_paths
 from tests import node_values as v
 
 POD = Pod(uid="u1", namespace="ns", name="p", node="n")
-FILES = HostFiles(limiter="/host/lib.so", preload="/host/preload")
+FILES = HostFiles(limiter="/host/lib.so", preload="/host/preload", limiter_32="/host/lib32.so")
+FOLDERS = ("lib64", "lib", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu")
+FOLDERS_32 = ("lib/i386-linux-gnu", "lib32")
 
 
 def inventory(*processes: ProcessOnGpu):
@@ -134,6 +136,18 @@ def test_answers_by_injection() -> None:  # 9.6 row 94
     assert "/etc/ld.so.preload" not in paths
 
 
+def test_programs_of_either_class_find_a_library_of_theirs() -> None:
+    """The loader puts a folder of its class in place of $LIB: 32-bit programs get one with nothing in it."""
+    given = answer(
+        "/base/g", FILES, cards=[v.device(0).identity], isolation=IsolationMode.SOFT, chosen=True, existing_nodes=()
+    )
+    libraries = {m.container_path: m.host_path for m in given.mounts if m.container_path.endswith(".so")}
+    expected = dict.fromkeys(FOLDERS, "/host/lib.so") | dict.fromkeys(FOLDERS_32, "/host/lib32.so")
+    assert libraries == {
+        f"/tensor-fusion-limiter/{folder}/libcuda_limiter.so": library for folder, library in expected.items()
+    }
+
+
 def test_cdi_files_change_with_the_driver_and_go_with_the_last_allocation() -> None:
     cards = [v.device(0).identity]
 
@@ -152,7 +166,7 @@ def test_cdi_files_change_with_the_driver_and_go_with_the_last_allocation() -> N
     assert {mount["containerPath"] for mount in device["containerEdits"]["mounts"]} == {
         "/run/tensor-fusion/shm/shm",
         "/run/tensor-fusion/shm/usage",
-        "/tensor-fusion-limiter/libcuda_limiter.so",
+        *(f"/tensor-fusion-limiter/{folder}/libcuda_limiter.so" for folder in (*FOLDERS, *FOLDERS_32)),
         "/etc/ld.so.preload",
     }
 
@@ -188,7 +202,7 @@ def test_a_hook_keeps_what_an_image_preloads(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     merged = (tmp_path / "root/etc/ld.so.preload").read_text().split()
-    assert merged == ["/tensor-fusion-limiter/libcuda_limiter.so", "/lib/of-the-image.so"]
+    assert merged == ["/tensor-fusion-limiter/$LIB/libcuda_limiter.so", "/lib/of-the-image.so"]
     shared = answer(
         "/base/g", hooked, cards=[v.device(0).identity], isolation=IsolationMode.SHARED, chosen=True, existing_nodes=()
     )
