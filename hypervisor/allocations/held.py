@@ -39,6 +39,7 @@ class DeviceMemory:
     beyond_rounds: int = 0
     correction: Correction | None = None  # None before it was read from the file
     lent: float = 0.0  # share on top of the limit, as of the last step
+    contracted: float | None = None  # share in force instead of the limit, likewise
     charged_ns: int | None = None  # at the last step that asked
     active_at: float | None = None  # when a charge was last seen
     a_launch_ns: float = 0.0  # GPU time that a launch was charged in the mean, as of the last round

@@ -17,7 +17,8 @@ _MOST_AHEAD_NS = 3600 * _NS  # a word further ahead than this was not written by
 def pacing_of(held: Held, place: int, busy: Figure[float], *, burst_seconds: float) -> Pacing | None:
     """The figures; None where this library does not limit compute. busy is the driver's figure of the last window."""
     grant, memory = held.allocation.grants[place], held.devices[place]
-    if held.allocation.spec.isolation is not IsolationMode.SOFT or grant.limit_share_ppm >= SHARE_FULL_PPM:
+    limited = grant.limit_share_ppm < SHARE_FULL_PPM or memory.contracted is not None
+    if held.allocation.spec.isolation is not IsolationMode.SOFT or not limited:
         return None
     _look_at_costs(held, place, memory)
     correction = memory.correction
@@ -26,9 +27,13 @@ def pacing_of(held: Held, place: int, busy: Figure[float], *, burst_seconds: flo
         balance_seconds=_balance(held, place, grant.limit_share_ppm, burst_seconds),
         correction=correction.value if correction is not None else 1.0,
         correction_frozen=correction.frozen if correction is not None else "no reading yet",
-        lent_ratio=memory.lent,
+        lent_ratio=_lent(memory, grant.limit_share_ppm),
         costs=memory.costs,
     )
+
+
+def _lent(memory: DeviceMemory, limit_ppm: int) -> float:
+    return memory.lent if memory.contracted is None else memory.contracted - limit_ppm / SHARE_FULL_PPM
 
 
 def _achieved(memory: DeviceMemory, busy: Figure[float]) -> Figure[float]:

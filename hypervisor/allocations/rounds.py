@@ -12,7 +12,7 @@ from hypervisor.allocations.foreign import foreign_busy, unattributed_pids
 from hypervisor.allocations.hearing import hear
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.measuring import measure
-from hypervisor.allocations.steering import follow, is_steered, lend_idle_time
+from hypervisor.allocations.steering import follow, is_steered, share_out
 from hypervisor.limits import LimitFileError, new_survey_buffer
 from hypervisor.model import AllocationPhase, BusyWindow, Inventory, OwnerKind
 
@@ -42,7 +42,7 @@ class Rounds:
         """Signs of life always, a round when it is time. Gives the allocations that have ended."""
         began = time.monotonic()
         self._beat(all_held)
-        lend_idle_time(all_held, self._foreign_busy)
+        share_out(all_held, self._foreign_busy)
         follow(all_held, windows, self._ground.tell)
         if inventory.sequence == self._sequence and began - self._round_at < ROUND_SECONDS:
             return []

@@ -10,13 +10,14 @@ from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.telling import Tell
 from hypervisor.limits import LimitFileError
 from hypervisor.limits.control import Correction, Reading
-from hypervisor.limits.lending import EXPIRY_MS, Demand, lend
+from hypervisor.limits.lending import EXPIRY_MS, Demand, contract, lend
 from hypervisor.model import BusyWindow, ComputePolicy, EventType, IsolationMode
 from hypervisor.model.allocation import SHARE_FULL_PPM
 
 # An allocation counts as active for so long after a charge: one of 20 ms at a share of a tenth comes each 200 ms.
 ACTIVE_SECONDS = 0.5
 _NS = 1_000_000_000
+BUSY_FLOOR = 0.01  # the driver tells whole percents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ def correct(held: Held, place: int, busy_ratio: float | None, busy_at: float, ch
                 a_launch_ns=charged.a_launch_ns,
                 charged_at=charged.at,
                 under_way=charged.under_way,
-                share=min(grant.limit_share_ppm / SHARE_FULL_PPM + memory.lent, 1.0),
+                share=_share_in_force(memory, grant.limit_share_ppm / SHARE_FULL_PPM),
             )
         )
         if memory.correction.value != before.value:
@@ -124,8 +125,13 @@ def _tell_over_time(held: Held, place: int, correction: Correction, tell: Tell) 
         )
 
 
-def lend_idle_time(all_held: Iterable[Held], foreign: Mapping[str, float], *, now: float | None = None) -> None:
-    """Lend what allocations leave of their devices to those whose policy lets them borrow; for each control step.
+def _share_in_force(memory: DeviceMemory, limit: float) -> float:
+    return memory.contracted if memory.contracted is not None else min(limit + memory.lent, 1.0)
+
+
+def share_out(all_held: Iterable[Held], foreign: Mapping[str, float], *, now: float | None = None) -> None:
+    """Lend what allocations leave of their devices to those whose policy lets them borrow, and where limits sum up to
+    more than the device, put each share in force that was guaranteed; for each control step.
 
     foreign is, by GPU UUID, the share of time that processes of no allocation use.
     """
@@ -135,10 +141,16 @@ def lend_idle_time(all_held: Iterable[Held], foreign: Mapping[str, float], *, no
         for place, grant in enumerate(held.allocation.grants):
             by_device.setdefault(grant.gpu_uuid, []).append((held, place))
     for uuid, sharing in by_device.items():
-        if any(_borrows(held) for held, _ in sharing):
-            demands = [_demand(held, place, at) for held, place in sharing]
-            for (held, place), share in zip(sharing, lend(demands, foreign=foreign.get(uuid, 0.0)), strict=True):
-                _write(held, place, share, at)
+        limits = sum(held.allocation.grants[place].limit_share_ppm for held, place in sharing)
+        crowded = len(sharing) > 1 and limits > SHARE_FULL_PPM
+        if not crowded and not any(_borrows(held) for held, _ in sharing):
+            continue
+        demands = [_demand(held, place, at) for held, place in sharing]
+        used = foreign.get(uuid, 0.0)
+        for (held, place), share in zip(sharing, contract(demands, foreign=used), strict=True):
+            _contract(held, place, share, at)
+        for (held, place), share in zip(sharing, lend(demands, foreign=used), strict=True):
+            _lend(held, place, share, at)
 
 
 def _borrows(held: Held) -> bool:
@@ -157,10 +169,18 @@ def _demand(held: Held, place: int, now: float) -> Demand:
         memory.charged_ns = charged
     return Demand(
         limit=grant.limit_share_ppm / SHARE_FULL_PPM,
+        request=grant.request_share_ppm / SHARE_FULL_PPM,
         weight=held.allocation.spec.qos.weight,
-        active=memory.active_at is not None and now - memory.active_at <= ACTIVE_SECONDS,
+        active=(memory.active_at is not None and now - memory.active_at <= ACTIVE_SECONDS) or _is_busy(held, place),
         borrows=_borrows(held),
     )
+
+
+def _is_busy(held: Held, place: int) -> bool:
+    """Of one that nothing is charged to, because it has no limit: what the driver saw last."""
+    if held.allocation.grants[place].limit_share_ppm < SHARE_FULL_PPM or held.usage is None:
+        return False
+    return (held.usage.devices[place].busy_ratio.value or 0.0) > BUSY_FLOOR
 
 
 def _charged(held: Held, place: int, memory: DeviceMemory) -> int | None:
@@ -172,7 +192,22 @@ def _charged(held: Held, place: int, memory: DeviceMemory) -> int | None:
         return memory.charged_ns
 
 
-def _write(held: Held, place: int, share: float, now: float) -> None:
+def _contract(held: Held, place: int, share: float | None, now: float) -> None:
+    memory = held.devices[place]
+    soft = held.allocation.spec.isolation is IsolationMode.SOFT
+    if held.files is None or not soft or (share is None and memory.contracted is None):
+        return
+    try:
+        until_ms = round(now * 1000) + (EXPIRY_MS if share is not None else 0)
+        held.files.shm.contract(place, round((share or 0) * SHARE_FULL_PPM), until_ms)
+        if memory.contracted is None:
+            held.files.shm.announce()
+        memory.contracted = share
+    except LimitFileError as error:
+        held.lose_files(error)
+
+
+def _lend(held: Held, place: int, share: float, now: float) -> None:
     memory = held.devices[place]
     if held.files is None or (share == 0 and memory.lent == 0):
         return

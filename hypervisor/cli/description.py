@@ -238,8 +238,10 @@ def _pacing(device: pb.AllocatedDevice) -> Iterable[tuple[str, str]]:
     yield "Balance ms", _figure(pacing.balance_seconds, lambda seconds: figures.number(seconds * 1000))
     frozen = f" (held: {pacing.correction_frozen})" if pacing.correction_frozen else ""
     yield "Correction", f"{pacing.correction:.3f}{frozen}"
-    if pacing.lent_ratio:
+    if pacing.lent_ratio > 0:
         yield "Lent", f"{figures.percent(pacing.lent_ratio)} on top of the limit"
+    elif pacing.lent_ratio < 0:
+        yield "Contracted", f"{figures.percent(-pacing.lent_ratio)} below the limit, which others ask for"
     for cost in pacing.costs:
         what = "graph" if cost.graph else cost.name
         yield "Cost", f"{cost.seconds * 1e6:.1f} us a launch, {cost.launches} launches, {what}"

@@ -1,7 +1,9 @@
-"""What of a device's time is lent to allocations that may use more than their limit while others don't use theirs.
+"""Who may have how much of a device's time now: what is lent on top of limits, and what they are contracted to.
 
-Pure. Shares are of GPU time, 1 is the whole device. What is lent expires by itself unless it is lent again, so a daemon
-that dies lends nothing; an owner that comes back is seen at the next step, and then nothing of its share is lent.
+Limits may sum up to more than the device, requests not: where all ask for more than there is, each has what it
+requested, and of the rest a part by its weight. Where some leave their time unused, those whose policy lets them borrow
+it. Pure. Shares are of GPU time, 1 is the whole device. Both expire by themselves unless they are renewed, so with a
+daemon that dies the limits hold; an owner that comes back is seen at the next step.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ LEAST_SHARE = 0.005  # not worth a word in the file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """One allocation on the device. active: it has launched a moment ago; borrows: its policy lets it."""
+    """One allocation on the device. request: its guaranteed share, at most the limit. active: it has launched a moment
+    ago; borrows: its policy lets it."""
 
     limit: float
+    request: float = 0.0
     weight: int
     active: bool
     borrows: bool
@@ -45,3 +49,36 @@ def lend(demands: Sequence[Demand], *, foreign: float = 0.0) -> tuple[float, ...
             break
         open_to = [at for at in open_to if at not in full]
     return tuple(share if share >= LEAST_SHARE else 0.0 for share in lent)
+
+
+def contract(demands: Sequence[Demand], *, foreign: float = 0.0) -> tuple[float | None, ...]:
+    """For each allocation the share in force instead of its limit; None: the limit.
+
+    Only where the limits of those that are active sum up to more than there is. foreign is the share that others'
+    processes use.
+    """
+    there_is = 1.0 - min(max(foreign, 0.0), 1.0)
+    active = [at for at, demand in enumerate(demands) if demand.active]
+    contracted: list[float | None] = [None] * len(demands)
+    if sum(demands[at].limit for at in active) <= there_is + LEAST_SHARE:
+        return tuple(contracted)
+    guaranteed = {at: min(demands[at].request, demands[at].limit) for at in active}
+    promised = sum(guaranteed.values())
+    shrunk = min(there_is / promised, 1.0) if promised else 1.0  # others took what was promised
+    given = {at: share * shrunk for at, share in guaranteed.items()}
+    left, open_to = there_is - sum(given.values()), list(active)
+    while open_to and left > 1e-9:
+        weights = sum(max(demands[at].weight, 1) for at in open_to)
+        parts = {at: left * max(demands[at].weight, 1) / weights for at in open_to}
+        full = [at for at in open_to if parts[at] >= demands[at].limit - given[at]]
+        for at in full or open_to:
+            more = min(parts[at], demands[at].limit - given[at])
+            given[at] += more
+            left -= more
+        if not full:
+            break
+        open_to = [at for at in open_to if at not in full]
+    for at, share in given.items():
+        if share < demands[at].limit:
+            contracted[at] = max(share, LEAST_SHARE)
+    return tuple(contracted)

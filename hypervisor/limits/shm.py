@@ -36,6 +36,8 @@ class DeviceControl:
     correction_at_ns: int
     borrowed_ppm: int
     borrowed_until_ms: int
+    contracted_ppm: int
+    contracted_until_ms: int
     overhead_bytes: int
     overhead_at_ns: int
     context_bytes: int
@@ -128,6 +130,8 @@ class ShmFile:
             correction_at_ns=int(found.correction_at_ns),
             borrowed_ppm=int(found.borrowed) & MAX_BORROWED_PPM,
             borrowed_until_ms=int(found.borrowed) >> lib.HV_BORROWED_SHARE_BITS,
+            contracted_ppm=int(found.contracted) & MAX_BORROWED_PPM,
+            contracted_until_ms=int(found.contracted) >> lib.HV_BORROWED_SHARE_BITS,
             overhead_bytes=int(found.overhead_bytes),
             overhead_at_ns=int(found.overhead_at_ns),
             context_bytes=int(found.context_bytes),
@@ -145,6 +149,16 @@ class ShmFile:
         """Lend a share on top of the limit until this time of CLOCK_MONOTONIC in milliseconds; one store."""
         share = min(max(share_ppm, 0), MAX_BORROWED_PPM)
         self._store(device, lib.HV_CONTROL_BORROWED, until_ms << lib.HV_BORROWED_SHARE_BITS | share)
+
+    def contract(self, device: int, share_ppm: int, until_ms: int) -> None:
+        """Put this share in force instead of a higher limit until this time of CLOCK_MONOTONIC in milliseconds."""
+        share = min(max(share_ppm, 1), MAX_BORROWED_PPM)
+        self._store(device, lib.HV_CONTROL_CONTRACTED, until_ms << lib.HV_BORROWED_SHARE_BITS | share)
+
+    def announce(self) -> None:
+        """Make every process look at its limits anew with its next launch, also one that is not limited."""
+        generation = ffi.new("uint64_t *")
+        self._done(lib.hv_shm_publish(self._mapped, self._limits(), generation))
 
     def set_overhead(self, device: int, overhead_bytes: int) -> None:
         """What contexts and modules of all processes hold; it counts against the limit."""

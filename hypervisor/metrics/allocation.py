@@ -90,7 +90,12 @@ def _pacing(families: Families, pacing: Pacing, labels: dict[str, str]) -> None:
     families.gauge(
         "pod_gpu_compute_correction_ratio", "What learned costs are multiplied by", pacing.correction, **labels
     )
-    families.gauge("pod_gpu_compute_lent_ratio", "GPU time lent on top of the limit", pacing.lent_ratio, **labels)
+    families.gauge(
+        "pod_gpu_compute_lent_ratio",
+        "GPU time lent on top of the limit, or taken off it where limits sum up to more than the GPU",
+        pacing.lent_ratio,
+        **labels,
+    )
 
 
 def _whole(families: Families, usage: AllocationUsage, labels: dict[str, str]) -> None:

@@ -149,7 +149,7 @@ int hv_shm_beat(const struct hv_shm_view *view, uint64_t now_ns, uint64_t pid)
 
 int hv_shm_control(const struct hv_shm_view *view, uint32_t device, uint32_t word, uint64_t value)
 {
-    /* The record begins with these words, one after the other. */
+    /* The record is of 64-bit words, and place 8 of two halves. */
     uint64_t *words = (uint64_t *)(void *)control_of(view, device);
     struct words_call call = {.first = &words[word], .first_value = value};
     return guarded(view, store_words, &call);

@@ -221,7 +221,8 @@ struct hv_device_control {
     uint64_t measured_at_ns;
     uint32_t freeze;             /* futex word; 1: launches wait */
     uint32_t reserved0;
-    uint64_t reserved1[7];
+    uint64_t contracted;         /* packed like borrowed: the share in force instead of a higher limit; 0: none */
+    uint64_t reserved1[6];
 };
 
 /* Per device, shared by all processes of the Pod. Each line has its own
@@ -398,6 +399,7 @@ HV_ASSERT_OFFSET(hv_device_control, overhead_at_ns, 40);
 HV_ASSERT_OFFSET(hv_device_control, measured_busy_ns, 48);
 HV_ASSERT_OFFSET(hv_device_control, measured_at_ns, 56);
 HV_ASSERT_OFFSET(hv_device_control, freeze, 64);
+HV_ASSERT_OFFSET(hv_device_control, contracted, 72);
 HV_ASSERT_SIZE(hv_device_control, 128);
 
 HV_ASSERT_OFFSET(hv_device_usage, total, 0);

@@ -112,14 +112,24 @@ void hv_bucket_rescale(uint64_t *bucket, uint32_t old_share_ppm, uint32_t new_sh
     } while (!hv_cas_relaxed(bucket, &word, next));
 }
 
-uint32_t hv_effective_share(uint32_t limit_share_ppm, uint32_t policy, uint64_t borrowed, uint64_t now_ns)
+static uint32_t in_force(uint64_t packed, uint64_t now_ns)
 {
-    uint64_t share = limit_share_ppm;
-    if (policy == HV_POLICY_WORK_CONSERVING && borrowed >> HV_BORROWED_SHARE_BITS > now_ns / NS_PER_MS)
-        share += borrowed & HV_BORROWED_SHARE_MASK;
+    return packed >> HV_BORROWED_SHARE_BITS > now_ns / NS_PER_MS ? (uint32_t)(packed & HV_BORROWED_SHARE_MASK) : 0;
+}
+
+uint32_t hv_effective_share(const struct hv_share_terms *terms, uint64_t now_ns)
+{
+    uint32_t share = terms->limit_ppm;
+    uint32_t contracted = in_force(terms->contracted, now_ns);
+    if (contracted != 0 && contracted < share)
+        share = contracted;
     if (share >= HV_SHARE_FULL_PPM)
         return HV_SHARE_FULL_PPM;
-    return share == 0 ? 1 : (uint32_t)share; /* 0 was refused at admission; never divide by it */
+    if (terms->policy == HV_POLICY_WORK_CONSERVING)
+        share += in_force(terms->borrowed, now_ns); /* below 2^21 together */
+    if (share >= HV_SHARE_FULL_PPM)
+        return HV_SHARE_FULL_PPM - 1;
+    return share == 0 ? 1 : share; /* 0 was refused at admission; never divide by it */
 }
 
 uint32_t hv_plausible_correction(uint64_t correction_ppm)

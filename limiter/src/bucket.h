@@ -28,8 +28,18 @@
 uint64_t hv_bucket_gpu_ns(uint64_t wall_ns, uint32_t share_ppm);
 uint64_t hv_bucket_wall_ns(uint64_t gpu_ns, uint32_t share_ppm);
 
-/* The share in force: the limit, and what was lent until it expires. */
-uint32_t hv_effective_share(uint32_t limit_share_ppm, uint32_t policy, uint64_t borrowed, uint64_t now_ns);
+/* What the daemon says beside the limit, each until it expires: struct hv_device_control. */
+struct hv_share_terms {
+    uint32_t limit_ppm;
+    uint32_t policy; /* enum hv_compute_policy */
+    uint64_t borrowed;
+    uint64_t contracted;
+};
+
+/* The share in force: the limit, or less while others ask for what they were
+ * promised, and what was lent. Whoever has a limit is never let go altogether,
+ * whatever is lent: what it has queued without a bound could not be called back. */
+uint32_t hv_effective_share(const struct hv_share_terms *terms, uint64_t now_ns);
 
 /* The daemon's correction; 1 where there is none, and within a factor of eight:
  * more is a fault of the controller. In ppm. */

@@ -105,10 +105,12 @@ static void look(struct gate *gate)
 {
     gate->now_ns = hv_os_now_ns();
     (void)hv_terms_read(hv_files(), gate->device, &gate->terms); /* a device that left keeps its last limits */
-    gate->share_ppm = gate->terms.isolation_mode == HV_ISOLATION_SOFT
-                          ? hv_effective_share(gate->terms.limit_share_ppm, gate->terms.policy,
-                                               hv_load_relaxed(&gate->control->borrowed), gate->now_ns)
-                          : HV_SHARE_FULL_PPM;
+    const struct hv_share_terms share = {.limit_ppm = gate->terms.limit_share_ppm,
+                                         .policy = gate->terms.policy,
+                                         .borrowed = hv_load_relaxed(&gate->control->borrowed),
+                                         .contracted = hv_load_relaxed(&gate->control->contracted)};
+    gate->share_ppm = gate->terms.isolation_mode == HV_ISOLATION_SOFT ? hv_effective_share(&share, gate->now_ns)
+                                                                      : HV_SHARE_FULL_PPM;
     gate->correction_ppm = hv_plausible_correction(hv_load_relaxed(&gate->control->correction_ppm));
     gate->overlap_ppm = hv_sampler_overlap_ppm(&gate->process->sampler, gate->device);
     follow_share(gate);

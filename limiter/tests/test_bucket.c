@@ -137,15 +137,36 @@ static void scribbled(void)
     }
 }
 
+static uint32_t share_of(uint32_t limit_ppm, uint32_t policy, uint64_t borrowed, uint64_t contracted, uint64_t now_ns)
+{
+    const struct hv_share_terms terms = {limit_ppm, policy, borrowed, contracted};
+    return hv_effective_share(&terms, now_ns);
+}
+
 /* A borrowed share holds until it expires, whoever lent it. */
 static void borrowed_shares(void)
 {
-    uint64_t borrowed = UINT64_C(1200) << HV_BORROWED_SHARE_BITS | 300000; /* until 1200 ms */
-    CHECK_EQUAL(hv_effective_share(250000, HV_POLICY_WORK_CONSERVING, borrowed, 1199 * MS), 550000);
-    CHECK_EQUAL(hv_effective_share(250000, HV_POLICY_WORK_CONSERVING, borrowed, 1200 * MS), 250000);
-    CHECK_EQUAL(hv_effective_share(250000, HV_POLICY_HARD_CAP, borrowed, 1000 * MS), 250000);
-    CHECK_EQUAL(hv_effective_share(900000, HV_POLICY_WORK_CONSERVING, borrowed, 1000 * MS), HV_SHARE_FULL_PPM);
-    CHECK_EQUAL(hv_effective_share(0, HV_POLICY_HARD_CAP, 0, 0), 1); /* never divided by 0 */
+    const uint64_t borrowed = UINT64_C(1200) << HV_BORROWED_SHARE_BITS | 300000; /* until 1200 ms */
+    CHECK_EQUAL(share_of(250000, HV_POLICY_WORK_CONSERVING, borrowed, 0, 1199 * MS), 550000);
+    CHECK_EQUAL(share_of(250000, HV_POLICY_WORK_CONSERVING, borrowed, 0, 1200 * MS), 250000);
+    CHECK_EQUAL(share_of(250000, HV_POLICY_HARD_CAP, borrowed, 0, 1000 * MS), 250000);
+    CHECK_EQUAL(share_of(900000, HV_POLICY_WORK_CONSERVING, borrowed, 0, 1000 * MS), HV_SHARE_FULL_PPM - 1); /* still paced */
+    CHECK_EQUAL(share_of(HV_SHARE_FULL_PPM, HV_POLICY_WORK_CONSERVING, borrowed, 0, 1000 * MS), HV_SHARE_FULL_PPM);
+    CHECK_EQUAL(share_of(0, HV_POLICY_HARD_CAP, 0, 0, 0), 1); /* never divided by 0 */
+}
+
+/* A contracted share too, and it never opens a limit. */
+static void contracted_shares(void)
+{
+    const uint64_t contracted = UINT64_C(1200) << HV_BORROWED_SHARE_BITS | 300000;
+    CHECK_EQUAL(share_of(HV_SHARE_FULL_PPM, HV_POLICY_HARD_CAP, 0, contracted, 1199 * MS), 300000);
+    CHECK_EQUAL(share_of(HV_SHARE_FULL_PPM, HV_POLICY_HARD_CAP, 0, contracted, 1200 * MS), HV_SHARE_FULL_PPM);
+    CHECK_EQUAL(share_of(250000, HV_POLICY_HARD_CAP, 0, contracted, 1000 * MS), 250000);
+    CHECK_EQUAL(share_of(500000, HV_POLICY_WORK_CONSERVING, contracted, contracted, 1000 * MS), 600000);
+}
+
+static void corrections(void)
+{
     CHECK_EQUAL(hv_plausible_correction(0), HV_SHARE_FULL_PPM);
     CHECK_EQUAL(hv_plausible_correction(1200000), 1200000);
     CHECK_EQUAL(hv_plausible_correction(UINT64_MAX), 8 * HV_SHARE_FULL_PPM);
@@ -192,6 +213,8 @@ int main(void)
     debt_is_lowered();
     scribbled();
     borrowed_shares();
+    contracted_shares();
+    corrections();
     many_threads();
     return CHECK_RESULT();
 }

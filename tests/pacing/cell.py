@@ -9,7 +9,7 @@ MIXED = (20, 20, 20, 20, 100, 20, 20, 20000)  # most launches are short, most of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One Pod: how much it may have (in percent of GPU time; None: not limited), and what it runs without end.
+    """One Pod: how much it may have (in percent of GPU time; None: no limiter), and what it runs without end.
 
     Kernels are in microseconds and launched in turn, after change_ms those of later. Each process launches into its
     streams in turn.
@@ -28,6 +28,7 @@ class Load:
     burst_ms: float = 10.0
     work_conserving: bool = False
     charge_copies: bool = False
+    request: float | None = None  # guaranteed, in percent; None: as the limit
 
     @property
     def share(self) -> float:

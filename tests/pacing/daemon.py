@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 from hypervisor.limits import LimitFiles, UsageSurvey, new_survey_buffer
 from hypervisor.limits.control import Correction, Reading
+from hypervisor.limits.lending import EXPIRY_MS, Demand, contract
 from tests.pacing.cell import Load
+
+# Of the limiter on the virtual clock, as limiter/tests/os_clock_virtual.h says; it has no 0.
+CLOCK_BEGAN_SECONDS = 1.0
 
 
 class Daemon:
@@ -18,11 +22,13 @@ class Daemon:
         self._buffer = new_survey_buffer()
         self._busy: list[list[float]] = []
         self._at = 0.0
+        self._contracted: tuple[float | None, ...] = (None,) * len(pods)
 
     def window_ended(self, now: float, busy: Sequence[Sequence[float]]) -> None:
         """One window of the driver's samples is over; busy seconds so far by Pod and device."""
         last, since = self._busy, now - self._at
         self._busy, self._at = [list(each) for each in busy], now
+        self._contract(now)
         if not last:
             return
         for pod, (load, files) in enumerate(self._pods):
@@ -37,11 +43,31 @@ class Daemon:
                     charged_ns=survey.devices[device].charged_ns,
                     a_launch_ns=_a_launch_ns(survey, device),
                     charged_at=now,
-                    share=load.share,
+                    share=self._contracted[pod] or load.share,
                     under_way=any(slot.devices and slot.devices[device].unfinished_ns for slot in survey.slots),
                 )
                 correction = self._corrections[pod][device] = self._corrections[pod][device].after(reading)
                 files.shm.set_correction(device, round(correction.value * 1e6), round(now * 1e9))
+
+    def _contract(self, now: float) -> None:
+        """Where limits sum up to more than the first device: all Pods of a cell are always at work."""
+        asked = [
+            Demand(
+                limit=load.share,
+                request=load.share if load.request is None else load.request / 100,
+                weight=2,
+                active=True,
+                borrows=False,
+            )
+            for load, files in self._pods
+            if files is not None
+        ]
+        if len(asked) < len(self._pods):
+            return  # a neighbour that nobody manages
+        self._contracted = contract(asked)
+        for (_, files), share in zip(self._pods, self._contracted, strict=True):
+            if files is not None and share is not None:
+                files.shm.contract(0, round(share * 1e6), round((CLOCK_BEGAN_SECONDS + now) * 1e3) + EXPIRY_MS)
 
     def correction(self, pod: int) -> float:
         """What is in force on the first device."""

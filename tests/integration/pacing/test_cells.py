@@ -69,6 +69,15 @@ def test_beside_a_neighbour_without_a_limit(tmp_path: Path) -> None:
     assert abs(result.error()) <= 2.0
 
 
+def test_guaranteed_shares_where_limits_sum_up_to_more_than_the_card(tmp_path: Path) -> None:
+    """One of them has no limit of its own; without the daemon what was contracted expires, and limits hold."""
+    pods = (Load(percent=50, request=25), Load(percent=100, request=75, kernels=(100,)))
+    result = run(Cell(pods=pods, daemon_seconds=8), tmp_path)
+    assert result.percent(1, 8, pod=0) == pytest.approx(25, abs=2)
+    assert result.percent(1, 8, pod=1) == pytest.approx(75, abs=2)
+    assert result.percent(9, 11, pod=0) == pytest.approx(50, abs=2)
+
+
 def test_without_the_daemon_it_holds_as_before(tmp_path: Path) -> None:
     result = run(Cell(pods=(Load(percent=25, kernels=(1000,)), BESIDE), daemon_seconds=2), tmp_path)
     assert abs(result.error()) <= 2.0

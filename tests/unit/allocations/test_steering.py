@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from hypervisor.model import (
     Enforcement,
     ProcessOnGpu,
     QosClass,
+    Resources,
 )
 from tests.unit.allocations.builders import (
     BOOT,
@@ -121,6 +122,28 @@ def test_a_hard_cap_and_an_idle_borrower_get_nothing(node: Node, clock: Clock) -
     steps(allocations, clock, capped)
     assert capped.control.borrowed_ppm == 0
     assert idle.control.borrowed_ppm == 0
+
+
+def eager_for(
+    name: str, request_percent: float, limit_percent: float, qos: QosClass = QosClass.MEDIUM
+) -> AllocationSpec:
+    asked = request("0", compute=percent(limit_percent), vram=GIB)
+    requests = Resources(compute=percent(request_percent), vram_bytes=GIB)
+    return named(name, replace(asked, requests=requests), qos=qos)
+
+
+def test_limits_above_the_card_are_contracted_while_all_are_at_work(node: Node, clock: Clock) -> None:
+    allocations = node.start()
+    small = granted(allocations, eager_for("small", 25, 80))
+    large = granted(allocations, eager_for("large", 75, 90))
+    generation = small.shm.state.generation
+    steps(allocations, clock, small, large)
+    assert (small.control.contracted_ppm, large.control.contracted_ppm) == (250_000, 750_000)
+    assert small.control.contracted_until_ms == round(clock.now * 1000) + 200
+    assert small.shm.state.generation == generation + 1  # also who has no limit of its own looks anew
+    for _ in range(6):  # the other one has stopped
+        steps(allocations, clock, small, count=1)
+    assert small.control.contracted_until_ms <= round(clock.now * 1000)
 
 
 def reading(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hypervisor.limits.lending import Demand, lend
+from hypervisor.limits.lending import Demand, contract, lend
 
 
 def demand(limit: float, weight: int = 1, *, active: bool = True, borrows: bool = True) -> Demand:
@@ -58,3 +58,42 @@ def test_never_more_than_there_is(demands: list[Demand], foreign: float) -> None
     assert sum(lent) <= max(0.0, 1 - used - foreign) + 1e-9
     for each, share in zip(demands, lent, strict=True):
         assert share == 0 or (each.active and each.borrows and each.limit + share <= 1 + 1e-9)
+
+
+def asks(request: float, limit: float, weight: int = 1, *, active: bool = True) -> Demand:
+    return Demand(limit=limit, request=request, weight=weight, active=active, borrows=False)
+
+
+def test_limits_hold_as_long_as_they_fit_the_device() -> None:
+    assert contract([asks(0.2, 0.4), asks(0.2, 0.6)]) == (None, None)
+    assert contract([asks(0.25, 1.0), asks(0.75, 1.0, active=False)]) == (None, None)
+
+
+def test_whoever_asks_has_what_was_guaranteed_and_the_rest_goes_by_weight() -> None:
+    assert contract([asks(0.25, 1.0), asks(0.75, 1.0)]) == pytest.approx((0.25, 0.75))
+    assert contract([asks(0.2, 1.0, 1), asks(0.2, 1.0, 3)]) == pytest.approx((0.35, 0.65))
+    assert contract([asks(0.2, 0.3, 4), asks(0.1, 1.0, 1)]) == (None, pytest.approx(0.7))
+    assert contract([asks(0.0, 1.0), asks(0.5, 0.5)]) == (pytest.approx(0.5), None)
+
+
+def test_strangers_leave_less_and_then_what_was_promised_shrinks() -> None:
+    assert contract([asks(0.3, 0.5), asks(0.3, 0.5)], foreign=0.2) == pytest.approx((0.4, 0.4))
+    assert contract([asks(0.4, 0.5), asks(0.4, 0.5)], foreign=0.6) == pytest.approx((0.2, 0.2))
+
+
+@given(
+    some.lists(
+        some.builds(asks, some.floats(0, 1), some.floats(0.01, 1), some.integers(0, 4), active=some.booleans()),
+        max_size=8,
+    ),
+    some.floats(0, 2),
+)
+def test_never_above_the_limit_and_no_time_is_left(demands: list[Demand], foreign: float) -> None:
+    shares = contract(demands, foreign=foreign)
+    if any(share is not None for share in shares):
+        active = [at for at, each in enumerate(demands) if each.active]
+        given_out = [demands[at].limit if shares[at] is None else shares[at] for at in active]
+        there_is = max(1 - foreign, 0.0)
+        assert sum(share or 0 for share in given_out) == pytest.approx(there_is, abs=0.006 * len(active))
+    for each, share in zip(demands, shares, strict=True):
+        assert share is None or (each.active and 0 < share <= max(each.limit, 0.005))
