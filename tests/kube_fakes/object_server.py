@@ -8,6 +8,7 @@ is shown by running the same tests on it.
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import queue
 import re
@@ -60,6 +61,9 @@ class ObjectServer:
         self.requests: list[tuple[str, str]] = []
         self.refuse: list[tuple[int, str]] = []  # (status, Retry-After) of the next requests
         self.down = False
+        self.expire_next_continue = False
+        # (method, part of the target, status): after the next such request, the one after it is refused.
+        self.fail_after: tuple[str, str, int] | None = None
         self.page = 0
         self.logs: dict[str, str] = {}
         self.lock = threading.RLock()
@@ -67,10 +71,7 @@ class ObjectServer:
         self.oldest = 0
         self.history: list[tuple[int, str, str, Object]] = []
         self.watchers: list[tuple[str, queue.Queue[Object]]] = []
-        self.schemas: dict[tuple[str, str], Object] = {}
-        for file in CRDS.glob("*.yaml"):
-            spec = yaml.safe_load(file.read_text())["spec"]
-            self.schemas[spec["group"], spec["names"]["plural"]] = spec
+        self.schemas = _declared()
         fake = self
 
         class Handler(_Handler):
@@ -281,6 +282,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.api.requests.append((self.command, self.path))
         if self.api.down:
             raise Answer(503, "the server is currently unable to handle the request")
+        after = self.api.fail_after
+        if after is not None and self.command == after[0] and after[1] in self.path:
+            self.api.fail_after = None
+            self.api.refuse.append((after[2], ""))
+            return
         if self.api.refuse:
             status, wait = self.api.refuse.pop(0)
             raise Answer(status, "refused by the test", **({"Retry-After": wait} if wait else {}))
@@ -346,6 +352,9 @@ class _Handler(BaseHTTPRequestHandler):
         start, version = 0, self.api.version
         if query.get("continue"):
             start, version = (int(part) for part in query["continue"].split("."))
+            if self.api.expire_next_continue:
+                self.api.expire_next_continue = False
+                raise Answer(410, "the provided continue parameter is too old")
             if version < self.api.oldest:
                 raise Answer(410, "the provided continue parameter is too old")
         items = self.api.selected(group, plural, namespace, query)
@@ -417,3 +426,13 @@ def _matches(body: Object, query: Mapping[str, str]) -> bool:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+@functools.cache
+def _declared() -> dict[tuple[str, str], Object]:
+    """The kinds of deploy/crds, by group and plural."""
+    found = {}
+    for file in CRDS.glob("*.yaml"):
+        spec = yaml.safe_load(file.read_text())["spec"]
+        found[spec["group"], spec["names"]["plural"]] = spec
+    return found

@@ -26,6 +26,7 @@ _CONNECTIONS = 16
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
+_METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 NOT_FOUND, CONFLICT, GONE, INVALID, TOO_MANY = 404, 409, 410, 422, 429
 
 Object = dict[str, Any]
@@ -83,14 +84,17 @@ class KubernetesClient:
         found: str = response.text
         return found
 
-    async def list_all(self, path: str, query: Mapping[str, str] | None = None) -> tuple[list[Object], str]:
+    async def list_all(
+        self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False
+    ) -> tuple[list[Object], str]:
         """All objects of a collection, in pages, and the version they are of. Raises ApiError.
 
-        Pages of a version that is gone meanwhile begin anew.
+        metadata_only: a tenth of what ten thousand Node objects are. Pages of a version that is gone meanwhile begin
+        anew.
         """
         while True:
             try:
-                return await self._pages(path, dict(query or {}))
+                return await self._pages(path, dict(query or {}), "List" if metadata_only else "")
             except ApiError as error:
                 if error.code != GONE:
                     raise
@@ -126,7 +130,9 @@ class KubernetesClient:
             if error.code != NOT_FOUND:
                 raise
 
-    async def watch(self, path: str, version: str, query: Mapping[str, str] | None = None) -> AsyncIterator[Change]:
+    async def watch(
+        self, path: str, version: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False
+    ) -> AsyncIterator[Change]:
         """Changes after a version, until the server ends the watch. Raises ApiError, code GONE for a version that is
         too old."""
         asked = {
@@ -136,7 +142,8 @@ class KubernetesClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_SECONDS),
         }
-        request = self._request("GET", path, query=asked, silent_seconds=SILENT_SECONDS)
+        accept = _METADATA.format("") if metadata_only else ""
+        request = self._request("GET", path, query=asked, silent_seconds=SILENT_SECONDS, accept=accept)
         response = await self._answered(request, stream=True)
         try:
             async for line in response.aiter_lines():
@@ -157,16 +164,16 @@ class KubernetesClient:
 
     # --- inside
 
-    async def _pages(self, path: str, query: dict[str, str]) -> tuple[list[Object], str]:
+    async def _pages(self, path: str, query: dict[str, str], metadata: str) -> tuple[list[Object], str]:
         found: list[Object] = []
         query["limit"] = str(PAGE)
         while True:
-            page = await self._json("GET", path, query=query)
+            page = await self._json("GET", path, query=query, accept=_METADATA.format(metadata) if metadata else "")
             found += page.get("items") or []
-            metadata = page.get("metadata") or {}
-            if not metadata.get("continue"):
-                return found, str(metadata.get("resourceVersion", ""))
-            query["continue"] = metadata["continue"]
+            place = page.get("metadata") or {}
+            if not place.get("continue"):
+                return found, str(place.get("resourceVersion", ""))
+            query["continue"] = place["continue"]
 
     async def _json(self, method: str, path: str, **parts: Any) -> Object:
         response = await self._answered(self._request(method, path, **parts))
@@ -187,10 +194,13 @@ class KubernetesClient:
         content_type: str = "application/json",
         query: Mapping[str, str] | None = None,
         silent_seconds: float = CALL_SECONDS,
+        accept: str = "",
     ) -> Any:
         timeout = importlib.import_module("httpx2").Timeout(CALL_SECONDS, read=silent_seconds)
         content = json.dumps(body, separators=(",", ":")).encode() if body is not None else None
         headers = {"Content-Type": content_type} if body is not None else {}
+        if accept:
+            headers["Accept"] = accept
         return self._http.build_request(
             method, path, params=dict(query or {}), content=content, headers=headers, timeout=timeout
         )

@@ -17,14 +17,15 @@ log = structlog.get_logger("kubernetes")
 class NodeLabels:
     """Node objects: their labels count for pools, and one that is removed takes a silent node with it."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, uids: dict[str, str]) -> None:
+        """uids: of the Node objects, by name, as the store knows them."""
         self._registry = registry
-        self._names: set[str] = set()
+        self._uids = uids
 
     def listed(self, objects: list[Object]) -> None:
         """All Node objects."""
         found = {each["metadata"]["name"] for each in objects}
-        for name in self._names - found:
+        for name in self._uids.keys() - found:
             self._removed(name)
         for each in objects:
             self.changed("ADDED", each)
@@ -35,11 +36,16 @@ class NodeLabels:
         if kind == "DELETED":
             self._removed(name)
             return
-        self._names.add(name)
+        uid = object_["metadata"]["uid"]
+        if self._uids.get(name) != uid:
+            self._uids[name] = uid
+            # Its GPUNode has another owner now.
+            for node in self._registry.named(name):
+                self._registry.dirty_nodes[node.uid] = None
         self._registry.set_node_labels(name, object_["metadata"].get("labels") or {})
 
     def _removed(self, name: str) -> None:
-        self._names.discard(name)
+        self._uids.pop(name, None)
         self._registry.set_node_labels(name, None)
         for node in self._registry.named(name):
             if node.link is None:

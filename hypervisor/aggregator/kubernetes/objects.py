@@ -89,16 +89,16 @@ def gpu_status(gpu: GpuObject) -> Object:
     return without_empty(status, keep=("message",))
 
 
-def node_metadata(node: NodeRecord, *, position: Position) -> Object:
-    """What the aggregator owns of a GPUNode's metadata. position: the node's last event that is stored."""
+def node_metadata(node: NodeRecord, *, position: Position, owner_uid: str = "") -> Object:
+    """What the aggregator owns of a GPUNode's metadata. position: the node's last event that is stored. owner_uid: of
+    the cluster's Node object, with which the GPUNode goes; "" where there is none."""
     labels = {names.MANAGED_BY: names.AGGREGATOR}
     labels |= {f"{derive.POOL_LABEL}{pool}": "true" for pool in node.pools}
     annotations = {names.NODE_UID: node.uid, names.BOOT_ID: node.boot_id, names.EVENT_POSITION: position_text(position)}
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": "GPUNode",
-        "metadata": {"name": node.name, "labels": labels, "annotations": annotations},
-    }
+    metadata: Object = {"name": node.name, "labels": labels, "annotations": annotations}
+    if owner_uid:
+        metadata["ownerReferences"] = [{"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": owner_uid}]
+    return {"apiVersion": names.API_VERSION, "kind": "GPUNode", "metadata": metadata}
 
 
 def node_status(node: NodeRecord) -> Object:

@@ -152,7 +152,7 @@ class _Leader:
         jobs = ProbeJobs(self._client, record=aggregator.record)
         namespace = self._client.namespace
         watches = [
-            Watch(self._client, names.NODES, NodeLabels(registry)),
+            Watch(self._client, names.NODES, NodeLabels(registry, self._store.cluster_nodes), metadata_only=True),
             Watch(self._client, names.GPU_POOLS, pools.pools),
             Watch(self._client, names.CLUSTERS, pools.clusters),
             Watch(self._client, names.pods(namespace), pods, query={"labelSelector": crashes.SELECTOR}),

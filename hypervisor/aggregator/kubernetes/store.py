@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from hypervisor.aggregator.kubernetes import names, objects, restoring
 from hypervisor.aggregator.kubernetes.applying import Applier
-from hypervisor.aggregator.kubernetes.client import NOT_FOUND, ApiError, KubernetesClient
+from hypervisor.aggregator.kubernetes.client import NOT_FOUND, ApiError, KubernetesClient, Object
 from hypervisor.aggregator.kubernetes.event_writer import EventWriter
-from hypervisor.aggregator.records import GpuObject, NodeRecord, Position
+from hypervisor.aggregator.records import GpuObject, NodeRecord
 from hypervisor.aggregator.settings import StoreLimits
 from hypervisor.aggregator.store import Batch, EventQuery, EventRow, Stored, StoredEvent, StoreError
 from hypervisor.metrics.family import Families
@@ -54,6 +54,8 @@ class KubernetesStore:
         )
         # GPUNode name -> UID of the node that reports under it.
         self._node_uids: dict[str, str] = {}
+        # Node object's name -> its UID.
+        self.cluster_nodes: dict[str, str] = {}
         # Nodes that were written in this life, by UID.
         self._records: dict[str, NodeRecord] = {}
         # Written by a commit that failed later on, and not told yet.
@@ -108,6 +110,8 @@ class KubernetesStore:
 
     async def _load(self) -> Stored:
         last_event = await self.events.load()
+        cluster_nodes, _ = await self._client.list_all(names.NODES, metadata_only=True)
+        self.cluster_nodes |= {each["metadata"]["name"]: each["metadata"]["uid"] for each in cluster_nodes}
         nodes, _ = await self._client.list_all(names.GPU_NODES)
         gpus, _ = await self._client.list_all(names.GPUS)
         node_rows, by_name = [], {}
@@ -164,15 +168,13 @@ class KubernetesStore:
     async def _put_new_node(self, node: NodeRecord) -> None:
         """The owner before what it owns."""
         if not self.applier.uid(names.GPU_NODES, node.name):
-            metadata = objects.node_metadata(node, position=self._position(node))
-            await self.applier.put(names.GPU_NODES, metadata, None)
+            await self.applier.put(names.GPU_NODES, self._metadata(node), None)
 
     async def _put_node(self, node: NodeRecord) -> None:
         seen = {"hypervisorStatus": {"lastHeartbeatTime": objects.timestamp(self._wall())}}
         status = objects.node_status(node)
         seen["hypervisorStatus"] = {**status["hypervisorStatus"], **seen["hypervisorStatus"]}
-        metadata = objects.node_metadata(node, position=self._position(node))
-        await self.applier.put(names.GPU_NODES, metadata, status, volatile=seen)
+        await self.applier.put(names.GPU_NODES, self._metadata(node), status, volatile=seen)
 
     async def _put_gpu(self, gpu: GpuObject) -> None:
         metadata = objects.gpu_metadata(gpu, node_uid=self.applier.uid(names.GPU_NODES, gpu.node.name))
@@ -185,8 +187,9 @@ class KubernetesStore:
                 self._untold.append(row)
         return self._untold
 
-    def _position(self, node: NodeRecord) -> Position:
-        return self.events.positions.get(node.uid, node.stored_events)
+    def _metadata(self, node: NodeRecord) -> Object:
+        position = self.events.positions.get(node.uid, node.stored_events)
+        return objects.node_metadata(node, position=position, owner_uid=self.cluster_nodes.get(node.name, ""))
 
 
 class _Uids(dict[tuple[str, str], str]):

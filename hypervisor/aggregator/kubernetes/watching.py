@@ -39,12 +39,14 @@ class Watch:
         follower: Follower,
         *,
         query: Mapping[str, str] | None = None,
+        metadata_only: bool = False,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
         self._path = path
         self._follower = follower
         self._query = dict(query or {})
+        self._metadata_only = metadata_only
         self._jitter = jitter
         self._failed_in_a_row = 0
         self.failing = ""
@@ -62,7 +64,9 @@ class Watch:
         """One list, when no version is known, or one watch; the version to go on from, "" to list anew."""
         try:
             if not version:
-                objects, version = await self._client.list_all(self._path, self._query)
+                objects, version = await self._client.list_all(
+                    self._path, self._query, metadata_only=self._metadata_only
+                )
                 self.lists_total += 1
                 self._follower.listed(objects)
                 self.synced.set()
@@ -81,7 +85,8 @@ class Watch:
         return version
 
     async def _watch(self, version: str) -> str:
-        async for change in self._client.watch(self._path, version, self._query):
+        watch = self._client.watch(self._path, version, self._query, metadata_only=self._metadata_only)
+        async for change in watch:
             version = str(change.object["metadata"]["resourceVersion"])
             if change.kind != "BOOKMARK":
                 self._follower.changed(change.kind, change.object)

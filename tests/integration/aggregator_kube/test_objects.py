@@ -163,9 +163,17 @@ def test_pools_select_nodes_by_the_labels_of_the_cluster(kube: Kube, replica: Re
             assert set(all_gpus(stub)[A0].pools) == {"c-east"}
         kube.merge("/api/v1/nodes/node-b", {"metadata": {"labels": {"zone": "east"}}})
         status(f"{GROUP}/gpupools/c-east", lambda s: s.get("totalNodes") == 2, "a label puts a node into the pool")
+        owner = kube.node_until("node-b", lambda node: "ownerReferences" in node["metadata"], "it goes with its Node")
+        assert (
+            owner["metadata"]["ownerReferences"][0]["uid"] == kube.ask("GET", "/api/v1/nodes/node-b")["metadata"]["uid"]
+        )
         kube.merge(f"{GROUP}/gpupools/c-east", {"spec": {"nodeManagerConfig": {"nodeSelector": None}}})
         kube.merge("/api/v1/nodes/node-a", {"metadata": {"labels": {"zone": "north"}}})
         status(f"{GROUP}/gpupools/c-east", lambda s: s.get("totalNodes") == 2, "without a selector it has all")
+    # The node has left: first its hypervisor, then its Node object.
+    kube.ask("DELETE", "/api/v1/nodes/node-a")
+    wait_until(lambda: kube.get(f"{GROUP}/gpunodes/node-a") is None, "its GPUNode goes")
+    wait_until(lambda: kube.gpu(A0) is None, "its GPUs go")
 
 
 def test_a_crash_loses_nothing_and_rewrites_nothing(kube: Kube, replica: Replica) -> None:
