@@ -69,6 +69,11 @@ class ProcessTable:
         self._sees_all = self.own_namespace == INITIAL_PID_NAMESPACE and (proc / "1/stat").exists()
 
     @property
+    def proc(self) -> Path:
+        """The /proc that is looked at."""
+        return self._proc
+
+    @property
     def own_owner_word(self) -> int:
         """This daemon's identity, as slots hold it."""
         return self.own_namespace << 32 | os.getpid()

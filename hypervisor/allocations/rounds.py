@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from hypervisor.allocations.adoption import Ground, bring_contexts_up_to_date
 from hypervisor.allocations.attendance import settle, survey
 from hypervisor.allocations.bypassing import find_bypassing, owner_pids
+from hypervisor.allocations.covering import tell_covered
 from hypervisor.allocations.foreign import foreign_busy, unattributed_pids
 from hypervisor.allocations.hearing import hear
 from hypervisor.allocations.held import Held
@@ -50,6 +51,7 @@ class Rounds:
         self._ground.contexts.see(inventory)
         self._attend_all(all_held)
         find_bypassing(all_held, inventory, self._recent, self._ground.table, self._ground.tell)
+        tell_covered(all_held, self._ground.table, self._ground.tell)
         self._foreign_busy = foreign_busy(inventory, set(self._recent))
         for held in all_held:
             burst_seconds = self._ground.settings.burst_milliseconds / 1000
