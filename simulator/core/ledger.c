@@ -85,6 +85,14 @@ static int raises_group_peak(const struct sim_machine *machine, uint32_t index, 
     return group < SIM_MAX_GROUPS && machine->groups[group].gpu[index].bytes + bytes > machine->groups[group].gpu[index].peak_bytes;
 }
 
+/* Lock held. The limit of an MPS client counts its contexts too. */
+static int above_mps_limit(const struct sim_machine *machine, uint32_t index, uint32_t row, uint64_t bytes)
+{
+    const struct sim_process *process = &machine->processes[row];
+    uint64_t limit = process->mps_memory_limit[index];
+    return limit && bytes + process->gpu[index].bytes > limit;
+}
+
 static int charge(struct sim_machine *machine, uint32_t index, uint32_t row, uint64_t bytes, uint32_t contexts)
 {
     int buried = 0;
@@ -100,7 +108,7 @@ static int charge(struct sim_machine *machine, uint32_t index, uint32_t row, uin
         int status = SIM_OK;
         if (gpu->lost || gpu->vanished)
             status = SIM_GPU_GONE;
-        else if (bytes > free_bytes(gpu, sim_instance_of(machine, index, row)))
+        else if (bytes > free_bytes(gpu, sim_instance_of(machine, index, row)) || above_mps_limit(machine, index, row, bytes))
             status = SIM_NO_MEMORY;
         else {
             sim_ledger_add(machine, index, row, bytes);

@@ -129,9 +129,10 @@ static void resolve_all(struct sim_machine *machine, struct sim_gpu *gpu)
     } while (again && gpu->first_active != SIM_NONE);
 }
 
-static uint64_t unit_of(const struct sim_gpu *gpu, const struct sim_stream *stream)
+static uint64_t unit_of(const struct sim_machine *machine, const struct sim_gpu *gpu, const struct sim_stream *stream)
 {
-    return gpu->info.mps ? 1 : (uint64_t)stream->process + 2;
+    const int served = (machine->processes[stream->process].mps_client & SIM_MPS_SERVED) != 0;
+    return gpu->info.mps || served ? 1 : (uint64_t)stream->process + 2;
 }
 
 /* What runs now in one lane. */
@@ -162,7 +163,7 @@ static void choose_in_lane(struct sim_machine *machine, struct sim_gpu *gpu, str
         const struct sim_stream *stream = &machine->streams[i];
         if (head_item(machine, i)->kind != SIM_ITEM_KERNEL || lane_of(run, stream) != number)
             continue;
-        uint64_t unit = unit_of(gpu, stream);
+        uint64_t unit = unit_of(machine, gpu, stream);
         if (unit == *owner)
             owner_runs = 1;
         else {
@@ -189,7 +190,7 @@ static void choose_in_lane(struct sim_machine *machine, struct sim_gpu *gpu, str
         const struct sim_stream *stream = &machine->streams[i];
         if (item->kind != SIM_ITEM_KERNEL || lane_of(run, stream) != number)
             continue;
-        if (unit_of(gpu, stream) == *owner) {
+        if (unit_of(machine, gpu, stream) == *owner) {
             lane->kernels++;
             lane->demand += min_u64(item->demand_ppm, lane->capacity); /* no kernel is wider than its instance */
         } else {
@@ -226,12 +227,12 @@ static void choose(struct sim_machine *machine, struct sim_gpu *gpu, struct runn
 static uint64_t divide_up(unsigned __int128 value, uint64_t by) { return (uint64_t)((value + by - 1) / by); }
 
 /* ns until this item ends if nothing changes; UINT64_MAX: it does not run. */
-static uint64_t time_left(const struct sim_gpu *gpu, const struct sim_stream *stream, const struct sim_item *item, const struct running *run)
+static uint64_t time_left(const struct sim_machine *machine, const struct sim_gpu *gpu, const struct sim_stream *stream, const struct sim_item *item, const struct running *run)
 {
     if (item->kind == SIM_ITEM_KERNEL) {
         uint32_t number = lane_of(run, stream);
         const struct lane *lane = &run->lane[number];
-        if (unit_of(gpu, stream) != gpu->slice_owner[number])
+        if (unit_of(machine, gpu, stream) != gpu->slice_owner[number])
             return UINT64_MAX;
         if (lane->demand <= lane->capacity)
             return (item->work + SIM_WORK_SCALE - 1) / SIM_WORK_SCALE;
@@ -248,7 +249,7 @@ static uint64_t next_end(struct sim_machine *machine, struct sim_gpu *gpu, const
 {
     uint64_t least = UINT64_MAX;
     for (uint32_t i = gpu->first_active; i != SIM_NONE; i = machine->streams[i].next_active)
-        least = min_u64(least, time_left(gpu, &machine->streams[i], head_item(machine, i), run));
+        least = min_u64(least, time_left(machine, gpu, &machine->streams[i], head_item(machine, i), run));
     for (uint32_t number = 0; number < run->lanes; number++)
         if (run->lane[number].others && gpu->slice_end_ns[number] > gpu->now_ns)
             least = min_u64(least, gpu->slice_end_ns[number] - gpu->now_ns);
@@ -308,7 +309,7 @@ static void account(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t i
         const struct sim_stream *stream = &machine->streams[i];
         const uint32_t number = lane_of(run, stream);
         const struct lane *lane = &run->lane[number];
-        if (item->kind != SIM_ITEM_KERNEL || unit_of(gpu, stream) != gpu->slice_owner[number])
+        if (item->kind != SIM_ITEM_KERNEL || unit_of(machine, gpu, stream) != gpu->slice_owner[number])
             continue;
         struct sim_process *process = &machine->processes[stream->process];
         uint64_t wide = min_u64(item->demand_ppm, lane->capacity);
@@ -330,7 +331,7 @@ static void progress(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t 
     for (uint32_t i = gpu->first_active; i != SIM_NONE; i = machine->streams[i].next_active) {
         struct sim_item *item = head_item(machine, i);
         struct sim_stream *stream = &machine->streams[i];
-        uint64_t left = time_left(gpu, stream, item, run);
+        uint64_t left = time_left(machine, gpu, stream, item, run);
         if (left == UINT64_MAX)
             continue;
         if (item->kind == SIM_ITEM_KERNEL && !item->started) {

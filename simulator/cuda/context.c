@@ -16,6 +16,10 @@ int sim_context_valid(CUcontext context) { return context && context->kind == HA
 /* Under MPS a process may be given a share of the SMs; at least one. */
 static uint32_t mps_limit(const struct sim_gpu_info *info, uint32_t sms, uint32_t wanted)
 {
+    if (sim_mps_percent_ppm()) {
+        uint32_t most = sim_mps_sms(sms);
+        return wanted && wanted < most ? wanted : most;
+    }
     const char *text = info->mps ? secure_getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") : NULL;
     double percent = text ? strtod(text, NULL) : 0;
     if (!(percent > 0 && percent < 100))
@@ -45,6 +49,8 @@ static CUresult create(uint32_t device, uint32_t flags, uint32_t primary, uint32
     const struct sim_gpu_info *info = &machine->gpu[gpu].info;
     if (info->compute_mode == 2) /* prohibited */
         return CUDA_ERROR_NO_DEVICE;
+    if (info->compute_mode == 3 && !green && !sim_mps_may_use(gpu)) /* exclusive process */
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
     int status = green ? SIM_OK : sim_charge_context(machine, gpu, sim_driver.process);
     if (status != SIM_OK)
         return status == SIM_GPU_GONE ? CUDA_ERROR_UNKNOWN : sim_result(status);

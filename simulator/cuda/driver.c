@@ -94,6 +94,8 @@ SIM_EXPORTED CUresult CUDAAPI cuInit(unsigned int flags)
             sim_process_unregister(driver->machine, driver->process); /* it was destroyed meanwhile */
             result = CUDA_ERROR_NO_DEVICE;
         }
+        if (result == CUDA_SUCCESS && !driver->on_instance && (result = sim_mps_join()) != CUDA_SUCCESS)
+            sim_process_unregister(driver->machine, driver->process);
         if (result == CUDA_SUCCESS) {
             if (!fork_handlers_set) {
                 fork_handlers_set = 1;

@@ -181,6 +181,12 @@ struct driver {
 };
 extern struct driver sim_driver;
 
+/* MPS with a control daemon; see mps.c. */
+CUresult sim_mps_join(void);
+uint32_t sim_mps_percent_ppm(void); /* 0: no limit */
+uint32_t sim_mps_sms(uint32_t sms);
+int sim_mps_may_use(uint32_t gpu);
+
 struct thread_stream { CUcontext context; uint64_t context_id; CUstream stream; };
 struct thread_state {
     uint32_t epoch;

@@ -246,12 +246,14 @@ struct sim_process {
     uint32_t group;           /* row in groups[] */
     uint32_t generation;      /* grows with each new owner of the row */
     uint64_t registered_ns;
-    uint32_t mps_client;
+    uint32_t mps_client;      /* non-zero: on a GPU that is shared; SIM_MPS_SERVED: through a control daemon */
     uint32_t stream_count;
     char name[128];           /* from /proc/self/cmdline, as nvmlSystemGetProcessName would give it */
     uint32_t compute_instance[SIM_MAX_GPUS]; /* row in that GPU's compute[]; SIM_NONE: the whole GPU */
+    uint64_t mps_memory_limit[SIM_MAX_GPUS]; /* bytes that the process may hold; 0: not limited */
     struct sim_gpu_usage gpu[SIM_MAX_GPUS];
 };
+#define SIM_MPS_SERVED 2u /* a bit of mps_client: connected to an MPS server, or one itself */
 
 struct sim_group {
     uint64_t key;             /* 0: free row */

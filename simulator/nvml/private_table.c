@@ -49,13 +49,14 @@ static nvmlReturn_t processes_of(enum place place, nvmlDevice_t device, unsigned
     if (call_enter_instance(&call, device, &instance) != NVML_SUCCESS)
         return call.result;
     REQUIRE(call, count != NULL && (out != NULL || *count == 0));
-    const bool mps = call.machine->gpu[call.gpu].info.mps != 0; /* never changes */
+    const bool shared = call.machine->gpu[call.gpu].info.mps != 0; /* never changes */
     uint32_t total = 0;
     struct sim_process_reading *processes = call_processes(&call, (uint32_t)call.gpu, &total); /* a row: checked on entry */
     if (processes == NULL)
         return call.result;
     unsigned found = 0;
     for (uint32_t at = 0; at < total; at++) {
+        const bool mps = shared || (processes[at].mps_client & SIM_MPS_SERVED) != 0;
         if (place == PLACE_GRAPHICS || mps != (place == PLACE_MPS) || (call.compute != SIM_NONE && processes[at].compute != call.compute))
             continue;
         if (found < *count) {

@@ -5,11 +5,11 @@
 
 enum list_kind { LIST_COMPUTE, LIST_GRAPHICS, LIST_MPS };
 
-/* On a GPU with MPS the processes are clients of the server and stand in a list of their own; nothing
- * simulated draws. */
-static bool belongs(const struct sim_gpu_info *info, enum list_kind kind)
+/* Clients of an MPS server stand in a list of their own; nothing simulated draws. */
+static bool belongs(const struct sim_gpu_info *info, const struct sim_process_reading *process, enum list_kind kind)
 {
-    return kind != LIST_GRAPHICS && (kind == LIST_MPS) == (info->mps != 0);
+    const bool served = info->mps != 0 || (process->mps_client & SIM_MPS_SERVED) != 0;
+    return kind != LIST_GRAPHICS && (kind == LIST_MPS) == served;
 }
 
 typedef void (*write_entry_t)(struct nvml_call *call, void *array, unsigned at, const struct sim_process_reading *process);
@@ -49,14 +49,14 @@ static nvmlReturn_t give_list(struct nvml_call *call, enum list_kind kind, unsig
         *count = 0;
         return call_end(call, NVML_SUCCESS);
     }
-    const bool listed = belongs(&call->machine->gpu[call->gpu].info, kind); /* whether there is MPS never changes */
+    const struct sim_gpu_info *info = &call->machine->gpu[call->gpu].info;
     uint32_t total = 0;
     struct sim_process_reading *processes = call_processes(call, (uint32_t)call->gpu, &total); /* a row: checked on entry */
     if (processes == NULL)
         return call->result;
     unsigned found = 0;
-    for (uint32_t at = 0; listed && at < total; at++) {
-        if (call->compute != SIM_NONE && processes[at].compute != call->compute)
+    for (uint32_t at = 0; at < total; at++) {
+        if (!belongs(info, &processes[at], kind) || (call->compute != SIM_NONE && processes[at].compute != call->compute))
             continue;
         if (found < *count)
             write(call, array, found, &processes[at]);
