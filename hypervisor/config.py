@@ -186,6 +186,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = ""
     allocations_dir: Annotated[str, _setting("Directory of TOML files that declare allocations; none by default")] = ""
+    mps_program: Annotated[str, _setting("Control program of MPS, for hard isolation")] = "nvidia-cuda-mps-control"
+    mps_dir: Annotated[
+        str, _setting("Directory of the MPS control daemons' pipes and logs; in the state directory by default")
+    ] = ""
+    mps_multiuser: Annotated[
+        bool, _setting("As root: one MPS server for the users of all clients; else a card serves one user at a time")
+    ] = True
+    mps_exclusive: Annotated[
+        bool,
+        _setting("Put cards of hard isolation into exclusive-process mode; else hard limits are reported cooperative"),
+    ] = True
+    mps_probe_seconds: Annotated[
+        float,
+        _setting("Time between two looks at an MPS control daemon; three bad ones in a row end it", ge=0.05, le=60),
+    ] = 1.0
+    mps_answer_seconds: Annotated[
+        float, _setting("Time in which an MPS control daemon must answer a command", ge=0.1, le=60)
+    ] = 3.0
     worker_launcher: Annotated[
         str,
         _setting(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 
+from hypervisor.allocations.hardness import HardCards
 from hypervisor.allocations.ledger import Promised, promised_on
 from hypervisor.allocations.shares import DeviceShare, figures_of
 from hypervisor.model import (
@@ -24,6 +25,7 @@ from hypervisor.model import (
     HealthState,
     Inventory,
     IsolationMode,
+    Owner,
     Refusal,
     RefusalReason,
 )
@@ -38,6 +40,7 @@ class Rules:
     """What admission goes by besides the request.
 
     context_bytes: by GPU UUID, what a CUDA context there is taken to need.
+    hard: who gives hard isolation; None where nobody does.
     foreign_bytes: by GPU UUID, the VRAM that processes of no allocation hold; None where that can't be said. A GPU
     that is not in it holds nothing foreign.
     promised: sums what others were granted; a Ledger's remembers.
@@ -46,6 +49,7 @@ class Rules:
     tflops_ratio: float
     vram_ratio: float
     context_bytes: Callable[[str], int]
+    hard: HardCards | None = None
     foreign_bytes: Mapping[str, int | None] = field(default_factory=dict)
     promised: Callable[[Iterable[Allocation], Mapping[str, DeviceObservation]], Mapping[str, Promised]] = promised_on
 
@@ -55,7 +59,14 @@ def admit(
 ) -> tuple[DeviceGrant, ...]:
     """The grants for a new allocation beside the others, in the order of the request. Raises Refusal."""
     _check_count(spec.devices)
-    book = _Book(inventory, others, rules, spec.isolation)
+    if spec.isolation is IsolationMode.HARD and len(spec.devices) > 1:
+        raise Refusal(
+            RefusalReason.ISOLATION_UNSUPPORTED,
+            f"{len(spec.devices)} devices are asked for, and a process reaches the MPS server of one card only",
+            field="devices",
+            remedy="ask for hard isolation of one device, or for soft isolation",
+        )
+    book = _Book(inventory, others, rules, spec.isolation, owner=spec.owner)
     chosen = book.named(spec.devices)
     # Named devices first, so that a choice of ours takes no card that the same request names.
     shares = {place: book.place(spec.devices[place], device, place) for place, device in chosen.items()}
@@ -83,7 +94,14 @@ def admit_change(
             field="devices",
             remedy="give each device of the allocation once, in its order",
         )
-    book = _Book(inventory, others, rules, allocation.spec.isolation)
+    if allocation.spec.isolation is IsolationMode.HARD:
+        raise Refusal(
+            RefusalReason.ISOLATION_UNSUPPORTED,
+            "hard limits stand in the MPS server and are fixed while it runs",
+            field="devices",
+            remedy="release the allocation and allocate anew",
+        )
+    book = _Book(inventory, others, rules, allocation.spec.isolation, owner=allocation.spec.owner)
     grants = []
     for place, (request, now) in enumerate(zip(devices, allocation.grants, strict=True)):
         if request.gpu and book.find(request.gpu, place).identity.uuid != now.gpu_uuid:
@@ -112,11 +130,18 @@ class _Book:
     """The devices of an inventory with what is promised on each, for one decision."""
 
     def __init__(
-        self, inventory: Inventory, others: Iterable[Allocation], rules: Rules, isolation: IsolationMode
+        self,
+        inventory: Inventory,
+        others: Iterable[Allocation],
+        rules: Rules,
+        isolation: IsolationMode,
+        *,
+        owner: Owner,
     ) -> None:
         self._inventory = inventory
         self._rules = rules
         self._isolation = isolation
+        self._owner = owner
         self._devices = {device.identity.uuid: device for device in inventory.devices}
         self._promised = rules.promised(others, self._devices)
 
@@ -162,6 +187,7 @@ class _Book:
         share = figures_of(
             request, device, field=f"devices[{place}]", context_bytes=self._rules.context_bytes(device.identity.uuid)
         )
+        self._check_hard(device, share, place)
         self.check_time(device, share, place)
         self.check_vram(device, share, place)
         return share
@@ -232,10 +258,10 @@ class _Book:
             )
 
     def _check_isolation(self, device: DeviceObservation, place: int) -> None:
-        if self._isolation is IsolationMode.HARD:
+        if self._isolation is IsolationMode.HARD and self._rules.hard is None:
             raise Refusal(
                 RefusalReason.ISOLATION_UNSUPPORTED,
-                "hard isolation needs a supervised worker, which this daemon can't start",
+                "hard isolation needs a daemon that keeps MPS servers, and this one does not",
                 field="isolation",
                 remedy="ask for soft isolation, or for a MIG instance with partitioned",
             )
@@ -261,6 +287,20 @@ class _Book:
                     field=f"devices[{place}].gpu",
                     remedy=f"ask for {mode.value} isolation or for another GPU",
                 )
+
+    def _check_hard(self, device: DeviceObservation, share: DeviceShare, place: int) -> None:
+        """Raises Refusal when the driver can't enforce the share on this card."""
+        if self._isolation is not IsolationMode.HARD or self._rules.hard is None:
+            return
+        refusal = self._rules.hard.refusal(
+            device,
+            _grant(device, share),
+            holders=len(self._entry(device).holders),
+            owner=self._owner,
+            field=f"devices[{place}]",
+        )
+        if refusal is not None:
+            raise refusal
 
     def check_time(self, device: DeviceObservation, share: DeviceShare, place: int) -> None:
         """Raises Refusal when the sum of requests would exceed the card's GPU time."""

@@ -18,6 +18,7 @@ from hypervisor.allocations.adoption import Ground, adopt, bring_up_to_date, is_
 from hypervisor.allocations.contexts import ContextSizes
 from hypervisor.allocations.environment import environment
 from hypervisor.allocations.foreign import foreign_bytes
+from hypervisor.allocations.hardness import HardCards
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.ledger import Ledger
 from hypervisor.allocations.processes import ProcessTable
@@ -38,8 +39,10 @@ from hypervisor.model import (
     BusyWindow,
     DeviceGrant,
     DeviceRequest,
+    Enforcement,
     EventType,
     Inventory,
+    IsolationMode,
     NodeIdentity,
     ObjectKind,
     ObjectReference,
@@ -62,6 +65,7 @@ class Allocations:
         self._epoch = epoch
         self._rounds = Rounds(ground)
         self._ledger = Ledger()
+        self.hard: HardCards | None = None  # set by whoever keeps MPS servers
 
     @classmethod
     def open(
@@ -107,7 +111,7 @@ class Allocations:
     @property
     def usages(self) -> tuple[AllocationUsage, ...]:
         """The figures of the last round, in the same order."""
-        return tuple(held.current_usage for held in self._ordered())
+        return tuple(self._judged(held) for held in self._ordered())
 
     def reserve(self, uid: str) -> str:
         """Make limit files under a name, grant-..., empty and not armed, before it is known whose they are; those that
@@ -244,7 +248,10 @@ class Allocations:
 
     def environment(self, allocation: Allocation) -> Mapping[str, str]:
         """What a process needs in its environment to run under an allocation."""
-        return environment(allocation)
+        variables = environment(allocation)
+        if allocation.spec.isolation is IsolationMode.HARD and self.hard is not None:
+            variables = {**variables, **self.hard.environment(allocation)}
+        return variables
 
     def step(
         self, inventory: Inventory, windows: Mapping[str, BusyWindow] = MappingProxyType({})
@@ -340,7 +347,17 @@ class Allocations:
             context_bytes=self._ground.context_bytes,
             foreign_bytes=self.foreign_bytes(inventory),
             promised=self._ledger.promised_on,
+            hard=self.hard,
         )
+
+    def _judged(self, held: Held) -> AllocationUsage:
+        """The account of an allocation; of a hard one, who keeps its server knows how sure its limits are."""
+        usage = held.current_usage
+        if held.allocation.spec.isolation is not IsolationMode.HARD or self.hard is None:
+            return usage
+        if usage.enforcement is Enforcement.VIOLATED:
+            return usage
+        return replace(usage, enforcement=self.hard.enforcement(held.allocation))
 
     def _repeats(self, held: Held, spec: AllocationSpec) -> bool:
         """Whether spec repeats what was granted; False when that has ended meanwhile. Raises Refusal."""

@@ -20,6 +20,7 @@ SUBCOMMANDS: Mapping[str, str] = {
     "doctor": "hypervisor.cli.doctor:doctor",
     "exec": "hypervisor.cli.exec:exec_command",
     "get": "hypervisor.cli.get:get",
+    "gpu-mode": "hypervisor.cli.gpu_mode:gpu_mode",
     "gpu-reader": "hypervisor.cli.gpu_reader:gpu_reader",
     "kube": "hypervisor.cli.kube:kube",
     "preload": "hypervisor.cli.preload:preload",

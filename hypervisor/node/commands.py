@@ -22,6 +22,7 @@ from hypervisor.model import (
     Allocation,
     AllocationSpec,
     AttachedProcess,
+    DeviceGrant,
     DeviceRequest,
     EventType,
     Gpu,
@@ -29,6 +30,7 @@ from hypervisor.model import (
     IsolationMode,
     ObjectKind,
     ObjectReference,
+    Owner,
     ProcessOnGpu,
     Refusal,
     RefusalReason,
@@ -101,6 +103,12 @@ class Workers(Protocol):
     async def stop(self, worker_id: str, *, grace_seconds: float | None, forget: bool) -> Worker: ...
 
 
+class HardPreparing(Protocol):
+    """Has a card's limits in force before a grant on it is answered."""
+
+    async def prepare(self, grant: DeviceGrant, owner: Owner) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandStatistics:
     """Commands since the start: done, refused (dry runs included), and waiting for their turn now."""
@@ -127,6 +135,7 @@ class Commands:
         """environment: what a workload needs besides what its allocation says, on a simulated machine.
         worker_grace: seconds between the request to a worker to stop and its kill."""
         self.workers: Workers | None = None  # set once they are supervised
+        self.hard: HardPreparing | None = None  # set once MPS servers are kept
         self._worker_grace = worker_grace
         self._grants = grants
         self._cards = cards
@@ -153,7 +162,24 @@ class Commands:
             )
             if publish and not dry_run:
                 self._publisher.publish()
-            return allocation, existed, self.environment_of(allocation)
+        if spec.isolation is IsolationMode.HARD and not dry_run:
+            await self._prepare(allocation, existed=existed)
+        return allocation, existed, self.environment_of(allocation)
+
+    async def _prepare(self, allocation: Allocation, *, existed: bool) -> None:
+        """Nobody learns of a hard grant before its limits were read back. Takes no turn: a server must start."""
+        if self.hard is None:
+            return
+        try:
+            await self.hard.prepare(allocation.grants[0], allocation.spec.owner)
+        except BaseException as error:
+            if not existed:
+                with trio.CancelScope(shield=True):
+                    await self.release(allocation.spec.allocation_id)
+            if isinstance(error, Refusal):
+                self._refused += 1
+                self._refusals[error.reason] += 1
+            raise
 
     @asynccontextmanager
     async def _placed(self, spec: AllocationSpec, *, dry_run: bool) -> AsyncIterator[Placed | None]:

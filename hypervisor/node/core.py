@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -15,9 +16,10 @@ import hypervisor
 from hypervisor.allocations import Allocations
 from hypervisor.config import Settings, SettingsError, changed, reloaded
 from hypervisor.gpu import GpuReader
+from hypervisor.gpu.compute_mode import ComputeModeTool
 from hypervisor.http import HttpServer, MetricsPage, Routes, Unready
 from hypervisor.metrics import Exposition, MetricsView
-from hypervisor.model import Diagnosis, EventType, NodeSnapshot
+from hypervisor.model import Allocation, Diagnosis, EventType, IsolationMode, NodeSnapshot
 from hypervisor.node import logs, simulated
 from hypervisor.node.changes import node_reference
 from hypervisor.node.commands import Commands
@@ -38,7 +40,8 @@ from hypervisor.node.revisions import Revisions
 from hypervisor.node.sampling import SampledSteps
 from hypervisor.node.state import NodeState, Parts
 from hypervisor.node.workers import NodeWorkers
-from hypervisor.workers import WorkerSettings, open_supervisor
+from hypervisor.workers import Supervisor, WorkerSettings, open_supervisor
+from hypervisor.workers.mps import MpsCards, MpsSettings
 
 if TYPE_CHECKING:
     from hypervisor.node.kubernetes import KubernetesNode
@@ -189,8 +192,11 @@ class NodeCore:
             changed.append(workers.note_change)
             self._live.workers = self.commands.workers = workers
             self.add_feed("workers", supervisor)
+            cards = self._mps_cards(supervisor)
+            self._allocations.hard = self.commands.hard = cards
             self._publisher.publish()
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(cards.run, self._hard_allocations)
                 nursery.start_soon(supervisor.adopted)
                 nursery.start_soon(workers.publish_changes, self._publisher.publish)
                 nursery.start_soon(workers.end_orphans, self.state.wait)
@@ -214,6 +220,26 @@ class NodeCore:
     def settings(self) -> Settings:
         """The settings in force."""
         return self._live.settings
+
+    def _mps_cards(self, supervisor: Supervisor) -> MpsCards:
+        settings, environment = self._live.settings, {**os.environ, **self._workload_environment}
+
+        def sm_count(uuid: str) -> int | None:
+            found = (each.identity for each in self._reader.inventory.devices if each.identity.uuid == uuid)
+            return next((identity.sm_count for identity in found), None)
+
+        return MpsCards(
+            MpsSettings.of(settings),
+            supervisor,
+            modes=ComputeModeTool(environment) if settings.mps_exclusive else None,
+            emit=self._journal.emit,
+            environment=self._workload_environment,
+            cuda_version=lambda: self._reader.inventory.system.cuda_version,
+            sm_count=sm_count,
+        )
+
+    def _hard_allocations(self) -> tuple[Allocation, ...]:
+        return tuple(each for each in self._allocations.all if each.spec.isolation is IsolationMode.HARD)
 
     def snapshot(self) -> NodeSnapshot:
         """The current state, for the pages."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -37,6 +38,7 @@ class Supervised:
         self.directory = directory
         self.adopted = False
         self.looks: dict[str, Look] = {}  # probes that are no description: "readiness", "liveness"
+        self.before_start: Callable[[], None] | None = None  # cleans up after a run that was killed
         self.stopped = trio.Event()
         self.attempted = trio.Event()  # the first start has been tried, or a run was adopted
         self._settings = settings
@@ -159,6 +161,8 @@ class Supervised:
         self._enter(WorkerPhase.STARTING)
         run, settings = self.record.run + 1, self._settings
         try:
+            if self.before_start is not None:
+                self.before_start()
             self._save(run=run, boot_id=boot_id(), started_at=time.time())
             cgroup = None
             if settings.cgroup is not None:
@@ -248,11 +252,11 @@ class Supervised:
         await trio.sleep_forever()
 
     async def _watch_readiness(self) -> None:
-        probe, look = self._probe("readiness")
+        probe = self._probe("readiness")
         strikes = Strikes(probe.failure_threshold)
         await trio.sleep(probe.initial_delay_seconds)
         while True:
-            wrong = await once(look, probe.timeout_seconds)
+            wrong = await once(self._look("readiness"), probe.timeout_seconds)
             failing = strikes.note(wrong)
             if not wrong:
                 self._set_unready("")
@@ -261,11 +265,11 @@ class Supervised:
             await trio.sleep(probe.period_seconds)
 
     async def _watch_liveness(self, descriptor: int) -> None:
-        probe, look = self._probe("liveness")
+        probe = self._probe("liveness")
         strikes = Strikes(probe.failure_threshold)
         await trio.sleep(probe.initial_delay_seconds)
         while True:
-            if strikes.note(await once(look, probe.timeout_seconds)):
+            if strikes.note(await once(self._look("liveness"), probe.timeout_seconds)):
                 break
             await trio.sleep(probe.period_seconds)
         self._condemned = strikes.words("liveness")
@@ -275,11 +279,14 @@ class Supervised:
     def _has(self, name: str) -> bool:
         return name in self.looks or getattr(self.spec, name) is not None
 
-    def _probe(self, name: str) -> tuple[Probe, Look]:
+    def _probe(self, name: str) -> Probe:
+        """When to look, and how often."""
         described: Probe | None = getattr(self.spec, name)
-        own = self.looks.get(name)
-        probe = described or Probe(file="/", period_seconds=1.0, timeout_seconds=2.0)
-        return probe, own or look_of(probe, dict(self.spec.environment))
+        return described or Probe(file="/", period_seconds=1.0, timeout_seconds=2.0)
+
+    def _look(self, name: str) -> Look:
+        """How to look; asked anew each time, for a worker that was adopted is given its own looks a little later."""
+        return self.looks.get(name) or look_of(self._probe(name), dict(self.spec.environment))
 
     def _set_unready(self, why: str) -> None:
         if why != self._unready:

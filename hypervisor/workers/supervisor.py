@@ -76,10 +76,17 @@ class Supervisor:
         held = self._held.get(worker_id)
         return held.worker() if held is not None else None
 
-    async def start(self, spec: WorkerSpec, *, looks: Mapping[str, Look] | None = None) -> Worker:
+    async def start(
+        self,
+        spec: WorkerSpec,
+        *,
+        looks: Mapping[str, Look] | None = None,
+        before_start: Callable[[], None] | None = None,
+    ) -> Worker:
         """Have a worker run; the same spec again changes nothing, and one that has ended is started anew.
 
-        looks are probes that only code can describe. Returns when it was first tried to start it. Raises Refusal.
+        looks are probes that only code can describe; before_start is called before each run and may raise OSError.
+        Returns when it was first tried to start it. Raises Refusal.
         """
         check(spec)
         held = self._held.get(spec.worker_id)
@@ -99,7 +106,7 @@ class Supervisor:
                 held.want(spec)
         except OSError as error:
             raise storage_failed(error) from error
-        held.looks = dict(looks or {})
+        held.looks, held.before_start = dict(looks or {}), before_start
         if spec.worker_id not in self._scopes:
             self._look_after(held)
         with trio.move_on_after(ATTEMPT_SECONDS):
@@ -178,9 +185,10 @@ class Supervisor:
         self._adoption_seconds += time.monotonic() - began
         log.info("workers", adopted=self._adopted, known=len(self._held), seconds=round(self._adoption_seconds, 3))
 
-    def set_look(self, worker_id: str, name: str, look: Look) -> None:
-        """Give a worker a probe that only code can describe."""
-        self._held[worker_id].looks[name] = look
+    def give(self, worker_id: str, *, looks: Mapping[str, Look], before_start: Callable[[], None]) -> None:
+        """Give a worker that was adopted what only code can describe."""
+        held = self._held[worker_id]
+        held.looks, held.before_start = dict(looks), before_start
 
     def statistics(self) -> SupervisorStatistics:
         """Counts for metrics."""

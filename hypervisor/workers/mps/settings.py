@@ -1,0 +1,34 @@
+"""What MPS is told by the daemon's settings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypervisor.config import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsSettings:
+    """program: the control program, "" where there is none. directory: pipe and log directories of all cards.
+    multiuser: one server for the users of all clients; else a card serves one user at a time."""
+
+    program: str
+    directory: Path
+    multiuser: bool
+    probe_seconds: float = 1.0
+    answer_seconds: float = 3.0
+
+    @classmethod
+    def of(cls, settings: Settings) -> MpsSettings:
+        """From the daemon's settings."""
+        return cls(
+            program=shutil.which(settings.mps_program) or "",
+            directory=Path(settings.mps_dir) if settings.mps_dir else settings.state_path / "mps",
+            # Only a server of root's may serve several users.
+            multiuser=settings.mps_multiuser and os.geteuid() == 0,
+            probe_seconds=settings.mps_probe_seconds,
+            answer_seconds=settings.mps_answer_seconds,
+        )
