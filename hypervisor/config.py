@@ -193,6 +193,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mps_multiuser: Annotated[
         bool, _setting("As root: one MPS server for the users of all clients; else a card serves one user at a time")
     ] = True
+    mps_shm: Annotated[
+        str,
+        _setting("Directory of the host that MPS servers have as /dev/shm, given to the containers of their clients"),
+    ] = "/dev/shm"  # noqa: S108 - that is where it is
     mps_exclusive: Annotated[
         bool,
         _setting("Put cards of hard isolation into exclusive-process mode; else hard limits are reported cooperative"),
@@ -200,10 +204,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mps_probe_seconds: Annotated[
         float,
         _setting("Time between two looks at an MPS control daemon; three bad ones in a row end it", ge=0.05, le=60),
-    ] = 1.0
+    ] = 5.0
     mps_answer_seconds: Annotated[
         float, _setting("Time in which an MPS control daemon must answer a command", ge=0.1, le=60)
     ] = 3.0
+    freeze_idle_seconds: Annotated[
+        float,
+        _setting(
+            "An allocation that launches nothing for so long is frozen to host memory; 0: never", reload=True, ge=0
+        ),
+    ] = 0.0
     worker_launcher: Annotated[
         str,
         _setting(

@@ -74,6 +74,22 @@ def library_places(host: HostFiles) -> tuple[tuple[str, str], ...]:
 
 # The CDI device that loads the limiter by a hook.
 PRELOAD_DEVICE = f"{DOMAIN}/limiter=preload"
+
+# Where a client looks for its control daemon when its environment names no other place: also one that drops it.
+CONTAINER_MPS_PIPE = "/tmp/nvidia-mps"  # noqa: S108 - MPS's own default
+CONTAINER_SHARED_MEMORY = "/dev/shm"  # noqa: S108
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsShare:
+    """What a client of an MPS server is given: its environment, and on the host the pipe directory and what the
+    server has as /dev/shm, for both must share it."""
+
+    environment: tuple[tuple[str, str], ...]
+    pipe_directory: str
+    shared_memory: str
+
+
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
@@ -91,10 +107,12 @@ def answer(
     isolation: IsolationMode | None,
     chosen: bool,
     existing_nodes: Iterable[str],
+    mps: MpsShare | None = None,
 ) -> ContainerAnswer:
     """The answer for a container whose limit files lie in a directory of the host.
 
     cards: those that the container gets; chosen False: it is not known yet which, so they are all.
+    mps: of a card that is shared by MPS.
     isolation None: not known yet; the limiter is then loaded, waits until the file is armed, and does what it says.
     """
     limited = isolation in (None, IsolationMode.SOFT)
@@ -116,6 +134,14 @@ def answer(
         ]
         if not host.preload_hook:
             mounts.append(Mount(container_path=CONTAINER_PRELOAD, host_path=host.preload, read_only=True))
+    if mps is not None:
+        environment |= {**dict(mps.environment), "CUDA_MPS_PIPE_DIRECTORY": CONTAINER_MPS_PIPE}
+        environment.pop("CUDA_MPS_LOG_DIRECTORY", None)  # the daemon's, which stays on the host
+        for container_path, host_path in (
+            (CONTAINER_MPS_PIPE, mps.pipe_directory),
+            (CONTAINER_SHARED_MEMORY, mps.shared_memory),
+        ):
+            mounts.append(Mount(container_path=container_path, host_path=host_path, read_only=False))
     nodes: tuple[str, ...] = ()
     cdi_devices = (PRELOAD_DEVICE,) if limited and host.preload_hook else ()
     if host.injection is Injection.CDI:

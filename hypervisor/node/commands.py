@@ -39,6 +39,7 @@ from hypervisor.model import (
     WorkerSpec,
 )
 from hypervisor.node.changes import gpu_reference
+from hypervisor.node.freezing import Freezing
 from hypervisor.node.partitioning import Placed
 from hypervisor.node.publisher import EmitEvent, Publisher
 
@@ -135,6 +136,7 @@ class Commands:
         """environment: what a workload needs besides what its allocation says, on a simulated machine.
         worker_grace: seconds between the request to a worker to stop and its kill."""
         self.workers: Workers | None = None  # set once they are supervised
+        self.freezing: Freezing | None = None
         self.hard: HardPreparing | None = None  # set once MPS servers are kept
         self._worker_grace = worker_grace
         self._grants = grants
@@ -270,6 +272,22 @@ class Commands:
             worker = await self._supervised().stop(worker_id, grace_seconds=grace_seconds, forget=forget)
             self._publisher.publish()
             return worker
+
+    async def snapshot(self, *, allocation_id: str, worker_id: str) -> tuple[tuple[int, ...], int]:
+        """Freeze an allocation's processes; their pids, and the bytes that they held. Raises Refusal."""
+        with self._counting():
+            found = await self._checkpoints().snapshot(allocation_id=allocation_id, worker_id=worker_id)
+            return found.pids, found.bytes
+
+    async def resume(self, *, allocation_id: str, worker_id: str) -> tuple[int, ...]:
+        """Thaw an allocation's processes; their pids. Raises Refusal."""
+        with self._counting():
+            return (await self._checkpoints().resume(allocation_id=allocation_id, worker_id=worker_id)).pids
+
+    def _checkpoints(self) -> Freezing:
+        if self.freezing is None:
+            raise Refusal(RefusalReason.NOT_READY, "snapshots are not looked after yet", remedy="try again soon")
+        return self.freezing
 
     def environment_of(self, allocation: Allocation) -> Mapping[str, str]:
         """What a process of an allocation needs in its environment, here."""

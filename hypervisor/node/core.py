@@ -26,6 +26,7 @@ from hypervisor.node.commands import Commands
 from hypervisor.node.conditions import blocking
 from hypervisor.node.control import Control
 from hypervisor.node.declarations import Declarations
+from hypervisor.node.freezing import Freezing
 from hypervisor.node.identity import Start
 from hypervisor.node.inspecting import Inspecting
 from hypervisor.node.journal import Journal
@@ -41,6 +42,7 @@ from hypervisor.node.sampling import SampledSteps
 from hypervisor.node.state import NodeState, Parts
 from hypervisor.node.workers import NodeWorkers
 from hypervisor.workers import Supervisor, WorkerSettings, open_supervisor
+from hypervisor.workers.checkpoint import Freezer
 from hypervisor.workers.mps import MpsCards, MpsSettings
 
 if TYPE_CHECKING:
@@ -197,6 +199,8 @@ class NodeCore:
             self._publisher.publish()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(cards.run, self._hard_allocations)
+                self.commands.freezing = self._freezing()
+                nursery.start_soon(self.commands.freezing.run)
                 nursery.start_soon(supervisor.adopted)
                 nursery.start_soon(workers.publish_changes, self._publisher.publish)
                 nursery.start_soon(workers.end_orphans, self.state.wait)
@@ -236,6 +240,15 @@ class NodeCore:
             environment=self._workload_environment,
             cuda_version=lambda: self._reader.inventory.system.cuda_version,
             sm_count=sm_count,
+        )
+
+    def _freezing(self) -> Freezing:
+        return Freezing(
+            Freezer({**os.environ, **self._workload_environment}),
+            path=self._live.settings.state_path / "frozen.json",
+            snapshot=self.snapshot,
+            emit=self._journal.emit,
+            idle_seconds=lambda: self._live.settings.freeze_idle_seconds,
         )
 
     def _hard_allocations(self) -> tuple[Allocation, ...]:

@@ -18,7 +18,7 @@ import trio
 from hypervisor.allocations import Allocations
 from hypervisor.config import Settings
 from hypervisor.kube.annotations import AnnotationError, unknown_keys
-from hypervisor.kube.answers import ContainerAnswer, HostFiles, answer
+from hypervisor.kube.answers import ContainerAnswer, HostFiles, MpsShare, answer
 from hypervisor.kube.checkpoint import Assignment
 from hypervisor.kube.demands import Demands, changed_requests, spec_of
 from hypervisor.kube.grants import Grant, grant_uid
@@ -41,6 +41,7 @@ from hypervisor.model import (
     GpuIdentity,
     HealthState,
     Inventory,
+    IsolationMode,
     OwnerKind,
     Refusal,
     RefusalReason,
@@ -313,6 +314,18 @@ class Binder:
             isolation=allocation.spec.isolation if allocation is not None else None,
             chosen=bool(granted),
             existing_nodes=self._host.existing_nodes(cards),
+            mps=self._mps_share(allocation),
+        )
+
+    def _mps_share(self, allocation: Allocation | None) -> MpsShare | None:
+        if allocation is None or allocation.spec.isolation is not IsolationMode.HARD:
+            return None
+        found = self._allocations.environment(allocation)
+        ours = tuple(pair for pair in found.items() if pair[0].startswith(("CUDA_MPS_", "TF_CUDA_", "TF_GPU_")))
+        return MpsShare(
+            environment=ours,
+            pipe_directory=found.get("CUDA_MPS_PIPE_DIRECTORY", ""),
+            shared_memory=self._host.mps_shared_memory,
         )
 
     # --- comparing

@@ -65,6 +65,11 @@ class Host:
         return tuple(node for node in device_nodes(cards) if os.path.exists(node))  # noqa: PTH110 - many, and plain text
 
     @property
+    def mps_shared_memory(self) -> str:
+        """What MPS servers have as /dev/shm."""
+        return self._settings.mps_shm
+
+    @property
     def pod_resources_socket(self) -> Path:
         return Path(self._settings.kubelet_dir) / "pod-resources" / "kubelet.sock"
 

@@ -52,6 +52,14 @@ class NodeCommands(Protocol):
         """Stop a worker, and remove it from the list when forget is set."""
         ...
 
+    async def snapshot(self, *, allocation_id: str, worker_id: str) -> tuple[tuple[int, ...], int]:
+        """Move the VRAM of an allocation, or a worker's, to the host: the pids, and the bytes that they held."""
+        ...
+
+    async def resume(self, *, allocation_id: str, worker_id: str) -> tuple[int, ...]:
+        """Bring it back; returns the pids."""
+        ...
+
     @property
     def worker_grace_seconds(self) -> float:
         """Time between the request to a worker to stop and its kill, where none is given."""

@@ -183,6 +183,27 @@ class NodeService:
         return pb.StopWorkerResponse(worker=convert.worker_to_proto(await self._host.call_trio(stop)))
 
     @unary
+    async def Snapshot(self, request: pb.SnapshotRequest) -> pb.SnapshotResponse:
+        self._require_admin("Snapshot")
+        allocation, worker = _subject(request)
+
+        async def snapshot() -> tuple[tuple[int, ...], int]:
+            return await self._commands.snapshot(allocation_id=allocation, worker_id=worker)
+
+        pids, held = await self._host.call_trio(snapshot)
+        return pb.SnapshotResponse(pids=pids, bytes=held)
+
+    @unary
+    async def Resume(self, request: pb.ResumeRequest) -> pb.ResumeResponse:
+        self._require_admin("Resume")
+        allocation, worker = _subject(request)
+
+        async def resume() -> tuple[int, ...]:
+            return await self._commands.resume(allocation_id=allocation, worker_id=worker)
+
+        return pb.ResumeResponse(pids=await self._host.call_trio(resume))
+
+    @unary
     async def ListEvents(self, request: pb.ListEventsRequest) -> pb.ListEventsResponse:
         wanted = _event_filter(request.regarding, request.type)
         query = f"ListEvents {wanted}"
@@ -255,6 +276,13 @@ class NodeService:
                 remedy="see 'hypervisor get gpus'",
             )
         return gpu.identity.uuid
+
+
+def _subject(request: pb.SnapshotRequest | pb.ResumeRequest) -> tuple[str, str]:
+    """The allocation or the worker that is meant."""
+    if not request.worker_id:
+        return convert.identifier(request.allocation_id, "allocation_id"), ""
+    return "", plain_text(request.worker_id, "worker_id")
 
 
 def _not_in_this_version(what: str) -> Refusal:

@@ -21,6 +21,7 @@ STATUS_CODES: Mapping[RefusalReason, code_pb2.Code] = {
     RefusalReason.ALLOCATION_EXISTS: code_pb2.ALREADY_EXISTS,
     RefusalReason.WORKER_EXISTS: code_pb2.ALREADY_EXISTS,
     RefusalReason.WORKER_FAILED: code_pb2.FAILED_PRECONDITION,
+    RefusalReason.CHECKPOINT_FAILED: code_pb2.FAILED_PRECONDITION,
     RefusalReason.REVISION_MISMATCH: code_pb2.ABORTED,
     RefusalReason.PAGE_EXPIRED: code_pb2.ABORTED,
     RefusalReason.LIMIT_BELOW_REQUEST: code_pb2.INVALID_ARGUMENT,

@@ -112,6 +112,9 @@ SIM_EXPORTED CUresult CUDAAPI cuInit(unsigned int flags)
 
 static CUresult check_fault(const char *call, int32_t gpu)
 {
+    /* relaxed: only says whether to look closer */
+    if (__builtin_expect(__atomic_load_n(&sim_driver.machine->processes[sim_driver.process].checkpoint_state, __ATOMIC_RELAXED), 0))
+        sim_checkpoint_wait();
     struct sim_fault_hit hit = {0};
     CUresult result = CUDA_SUCCESS;
     struct thread_state *thread_state = sim_thread();

@@ -181,6 +181,8 @@ struct driver {
 };
 extern struct driver sim_driver;
 
+void sim_checkpoint_wait(void); /* while this process is locked by a checkpoint */
+
 /* MPS with a control daemon; see mps.c. */
 CUresult sim_mps_join(void);
 uint32_t sim_mps_percent_ppm(void); /* 0: no limit */

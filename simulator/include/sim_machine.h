@@ -250,6 +250,9 @@ struct sim_process {
     uint32_t stream_count;
     char name[128];           /* from /proc/self/cmdline, as nvmlSystemGetProcessName would give it */
     uint32_t compute_instance[SIM_MAX_GPUS]; /* row in that GPU's compute[]; SIM_NONE: the whole GPU */
+    uint32_t checkpoint_state; /* as CUDA numbers them: 0 running, 1 locked, 2 checkpointed, 3 failed */
+    uint32_t checkpoint_room;
+    uint64_t frozen_bytes[SIM_MAX_GPUS]; /* of a checkpointed process: what it holds on the host instead */
     uint64_t mps_memory_limit[SIM_MAX_GPUS]; /* bytes that the process may hold; 0: not limited */
     struct sim_gpu_usage gpu[SIM_MAX_GPUS];
 };

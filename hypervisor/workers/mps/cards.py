@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -29,7 +30,6 @@ from hypervisor.workers.mps.support import most_clients, why_not
 from hypervisor.workers.supervisor import Supervisor
 
 log = structlog.get_logger("mps")
-PREPARE_SECONDS = 8.0  # below the deadline of those who ask
 IDLE_SECONDS = 5.0  # a card that was prepared for a grant that did not come is given back after this
 
 
@@ -58,6 +58,7 @@ class MpsCards:
         self._cards: dict[str, MpsCard] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
         self._idle_since: dict[str, float] = {}
+        self._preparing: Counter[str] = Counter()
         self._nursery: trio.Nursery | None = None
 
     # -- asked by admission
@@ -171,8 +172,12 @@ class MpsCards:
         misfit = self._misfit(card, grant, owner, f"GPU {uuid}", "devices[0]")
         if misfit is not None:
             raise misfit
-        with trio.move_on_after(PREPARE_SECONDS):
-            await card.offered.wait()
+        self._preparing[uuid] += 1
+        try:
+            with trio.move_on_after(self._settings.prepare_seconds):
+                await card.offered.wait()
+        finally:
+            self._preparing[uuid] -= 1
         if not card.state.offered:
             raise Refusal(
                 RefusalReason.NOT_READY,
@@ -215,7 +220,7 @@ class MpsCards:
 
     async def _give_back(self, wanted: Collection[str]) -> None:
         now = trio.current_time()
-        for uuid in [uuid for uuid in self._cards if uuid not in wanted]:
+        for uuid in [uuid for uuid in self._cards if uuid not in wanted and not self._preparing[uuid]]:
             since = self._idle_since.setdefault(uuid, now)
             if now - since < IDLE_SECONDS:
                 continue

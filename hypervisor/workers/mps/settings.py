@@ -20,6 +20,7 @@ class MpsSettings:
     multiuser: bool
     probe_seconds: float = 1.0
     answer_seconds: float = 3.0
+    prepare_seconds: float = 8.0  # for a grant; below the deadline of those who ask
 
     @classmethod
     def of(cls, settings: Settings) -> MpsSettings:

@@ -74,6 +74,14 @@ class FakeCommands:
 
     worker_grace_seconds = 10.0
 
+    async def snapshot(self, *, allocation_id: str, worker_id: str) -> tuple[tuple[int, ...], int]:
+        self.calls.append(("snapshot", allocation_id, worker_id))
+        return (4711, 4712), 2**30
+
+    async def resume(self, *, allocation_id: str, worker_id: str) -> tuple[int, ...]:
+        self.calls.append(("resume", allocation_id, worker_id))
+        return (4711, 4712)
+
     async def start_worker(self, spec: WorkerSpec) -> Worker:
         self.calls.append(("start_worker", spec))
         return builders.make_worker(spec.worker_id, command=spec.command, allocation_id=spec.allocation_id)
