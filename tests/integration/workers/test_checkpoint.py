@@ -67,6 +67,7 @@ def test_vram_goes_to_the_host_and_comes_back(machine: Path) -> None:
         worker.communicate()
 
 
+@pytest.mark.slow
 def test_all_or_none(machine: Path) -> None:
     one = client(machine, "--hold", str(GIB), "--idle", "--seconds", "600")
     held = used(machine)["bytes"]
@@ -83,6 +84,7 @@ def test_all_or_none(machine: Path) -> None:
         one.communicate()
 
 
+@pytest.mark.slow
 def test_it_stays_frozen_when_its_place_was_taken(machine: Path) -> None:
     one = client(machine, "--hold", str(50 * GIB), "--idle", "--seconds", "600")
     others: list[subprocess.Popen[str]] = []

@@ -191,6 +191,7 @@ def test_what_a_client_uses_is_what_was_granted(mps: Mps) -> None:
     trio.run(body)
 
 
+@pytest.mark.slow
 def test_row_81_limits_are_set_at_the_daemon_and_read_back_from_its_server(mps: Mps) -> None:
     async def body() -> None:
         async with mps.cards() as (cards, supervisor):
@@ -212,6 +213,7 @@ def test_row_81_limits_are_set_at_the_daemon_and_read_back_from_its_server(mps: 
     trio.run(body)
 
 
+@pytest.mark.slow
 def test_limits_that_are_not_in_force_are_not_offered(mps: Mps) -> None:
     async def body() -> None:
         mps.faults("forget")  # says yes and does nothing
@@ -227,6 +229,7 @@ def test_limits_that_are_not_in_force_are_not_offered(mps: Mps) -> None:
     trio.run(body)
 
 
+@pytest.mark.slow
 def test_row_82_a_card_is_offered_only_after_the_read_back(mps: Mps) -> None:
     async def body() -> None:
         mps.faults("slow 0.3")
@@ -259,6 +262,7 @@ def test_row_78_and_85_the_architecture_decides(mps: Mps) -> None:
     trio.run(body)
 
 
+@pytest.mark.slow
 def test_row_80_nobody_slips_past_in_exclusive_process_mode(mps: Mps) -> None:
     mps.modes = ComputeModeTool({**os.environ, **simulated_environment(mps.machine, {})})
 
@@ -278,6 +282,7 @@ def test_row_80_nobody_slips_past_in_exclusive_process_mode(mps: Mps) -> None:
     trio.run(body)
 
 
+@pytest.mark.slow
 def test_a_card_whose_mode_can_not_be_set_is_not_offered(mps: Mps) -> None:
     async def body() -> None:
         mps.modes.refusal = "NVML says: Insufficient Permissions"
@@ -292,6 +297,7 @@ def test_a_card_whose_mode_can_not_be_set_is_not_offered(mps: Mps) -> None:
     trio.run(body)
 
 
+@pytest.mark.slow
 def test_row_77_a_daemon_that_hangs_is_ended_after_three_strikes(mps: Mps) -> None:
     async def body() -> None:
         async with mps.cards(answer_seconds=2) as (cards, supervisor):
@@ -308,6 +314,7 @@ def test_row_77_a_daemon_that_hangs_is_ended_after_three_strikes(mps: Mps) -> No
     trio.run(body)
 
 
+@pytest.mark.slow
 def test_row_83_a_daemon_that_dies_under_clients(mps: Mps) -> None:
     """Restarted with its limits; the clients of the dead one are named, and the card waits for them."""
 
@@ -336,6 +343,7 @@ def test_row_83_a_daemon_that_dies_under_clients(mps: Mps) -> None:
     trio.run(body)
 
 
+@pytest.mark.slow
 def test_fault_withholds_the_card_until_the_clients_have_gone(mps: Mps) -> None:
     async def body() -> None:
         async with mps.cards() as (cards, supervisor):
@@ -360,6 +368,7 @@ def test_fault_withholds_the_card_until_the_clients_have_gone(mps: Mps) -> None:
     trio.run(body)
 
 
+@pytest.mark.slow
 def test_a_stale_socket_does_not_keep_the_daemon_from_starting(mps: Mps) -> None:
     async def body() -> None:
         import socket
@@ -381,6 +390,7 @@ def test_a_stale_socket_does_not_keep_the_daemon_from_starting(mps: Mps) -> None
         os.chdir(here)
 
 
+@pytest.mark.slow
 def test_unequal_shares_are_cooperative_and_larger_ones_refused(mps: Mps) -> None:
     async def body() -> None:
         async with mps.cards() as (cards, _):
@@ -400,6 +410,7 @@ def test_unequal_shares_are_cooperative_and_larger_ones_refused(mps: Mps) -> Non
     trio.run(body)
 
 
+@pytest.mark.slow
 def test_one_user_at_a_time_without_multiuser(mps: Mps) -> None:
     mps.multiuser = False
 
@@ -418,6 +429,7 @@ def test_one_user_at_a_time_without_multiuser(mps: Mps) -> None:
     trio.run(body)
 
 
+@pytest.mark.slow
 def test_a_restart_of_ours_leaves_daemon_server_and_clients_alone(mps: Mps) -> None:
     async def body() -> None:
         async with mps.cards() as (cards, supervisor):
@@ -439,6 +451,7 @@ def test_a_restart_of_ours_leaves_daemon_server_and_clients_alone(mps: Mps) -> N
     trio.run(body)
 
 
+@pytest.mark.slow
 def test_a_card_is_given_back_when_its_last_hard_allocation_has_gone(mps: Mps) -> None:
     async def body() -> None:
         async with mps.cards() as (cards, supervisor):
