@@ -162,8 +162,7 @@ class MpsCard:
         if self._applied_to not in servers:
             self._note_lost_server()
             servers = (await self._ensure(servers),)
-        clients = await self._control.clients(servers[0])
-        status = await self._control.status(servers[0])
+        status, clients = await self._control.server(servers[0])
         self._judge(servers[0], status, clients)
 
     async def _begin(self) -> None:
@@ -243,9 +242,10 @@ class MpsCard:
     async def _apply(self) -> int:
         """Set the defaults, start the server, and read both back; the server's pid. Raises ControlError."""
         cut, ask = self.cut, self._control.ask
-        await ask(f"set_default_active_thread_percentage {cut.percent}")
+        sets = [f"set_default_active_thread_percentage {cut.percent}"]
         if cut.memory_mebibytes is not None:
-            await ask(f"set_default_device_pinned_mem_limit {_DEVICE} {cut.memory_mebibytes}M")
+            sets.append(f"set_default_device_pinned_mem_limit {_DEVICE} {cut.memory_mebibytes}M")
+        await ask("\n".join(sets))
         await self._check("get_default_active_thread_percentage", f"get_default_device_pinned_mem_limit {_DEVICE}")
         # A server that runs already has the defaults of before.
         for server in await self._control.servers():
@@ -270,17 +270,15 @@ class MpsCard:
 
     async def _check(self, percent: str, memory: str) -> None:
         """Raises ControlError when what is in force is not what was set."""
-        found = await self._control.percent(percent)
+        found, held = await self._control.limits(percent, memory)
         if abs(found - self.cut.percent) > 0.5:
             raise ControlError(
                 f"'{percent}' says {found:g}% and {self.cut.percent}% was set: the limit is not in force"
             )
-        if self.cut.memory_mebibytes is not None:
-            held = await self._control.mebibytes(memory)
-            if held != self.cut.memory_mebibytes:
-                raise ControlError(
-                    f"'{memory}' says {held} MiB and {self.cut.memory_mebibytes} MiB was set: the limit is not in force"
-                )
+        if self.cut.memory_mebibytes is not None and held != self.cut.memory_mebibytes:
+            raise ControlError(
+                f"'{memory}' says {held} MiB and {self.cut.memory_mebibytes} MiB was set: the limit is not in force"
+            )
 
     def _new_run(self, run: tuple[int | None, int]) -> None:
         if self._run != (None, 0):

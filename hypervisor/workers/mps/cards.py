@@ -30,7 +30,7 @@ from hypervisor.workers.mps.support import most_clients, why_not
 from hypervisor.workers.supervisor import Supervisor
 
 log = structlog.get_logger("mps")
-IDLE_SECONDS = 5.0  # a card that was prepared for a grant that did not come is given back after this
+IDLE_SECONDS = 30.0  # a card that was prepared for a grant that did not come is given back after this
 
 
 class MpsCards:

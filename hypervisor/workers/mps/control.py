@@ -10,6 +10,7 @@ from pathlib import Path
 
 import trio
 
+_ONE_EACH = 2
 _REFUSED = re.compile(r"fail|invalid|unknown|not found|error|denied|unsupported", re.IGNORECASE)
 
 
@@ -68,17 +69,21 @@ class Control:
         """Pids of a server's clients. Raises ControlError."""
         return _pids(await self.ask(f"get_client_list {server}"))
 
-    async def percent(self, command: str) -> float:
-        """A percentage that is read. Raises ControlError."""
-        return _number(command, await self.ask(command))
+    async def server(self, server: int) -> tuple[str, tuple[int, ...]]:
+        """A server's status and its clients, in one run of the program. Raises ControlError."""
+        answer = await self.ask(f"get_server_status {server}\nget_client_list {server}")
+        lines = answer.split("\n", 1)
+        return lines[0].strip().upper(), _pids(lines[1]) if len(lines) > 1 else ()
 
-    async def mebibytes(self, command: str) -> int | None:
-        """An amount of memory that is read; None: no limit. Raises ControlError."""
-        answer = await self.ask(command)
-        found = re.search(r"(\d+)\s*([MG])", answer.splitlines()[-1] if answer else "")
-        if found is None:
-            return None
-        return int(found.group(1)) << (10 if found.group(2) == "G" else 0)
+    async def limits(self, percent: str, memory: str) -> tuple[float, int | None]:
+        """The percentage and the MiB that two commands read, each with one line; MiB None: no limit. Raises
+        ControlError."""
+        lines = (await self.ask(f"{percent}\n{memory}")).splitlines()
+        if len(lines) != _ONE_EACH:
+            raise ControlError(f"'{percent}' and '{memory}' were answered by {len(lines)} lines")
+        found = re.search(r"(\d+)\s*([MG])", lines[1])
+        mebibytes = None if found is None else int(found.group(1)) << (10 if found.group(2) == "G" else 0)
+        return _number(percent, lines[0]), mebibytes
 
 
 def _pids(answer: str) -> tuple[int, ...]:

@@ -452,7 +452,9 @@ def test_a_restart_of_ours_leaves_daemon_server_and_clients_alone(mps: Mps) -> N
 
 
 @pytest.mark.slow
-def test_a_card_is_given_back_when_its_last_hard_allocation_has_gone(mps: Mps) -> None:
+def test_a_card_is_given_back_when_its_last_hard_allocation_has_gone(mps: Mps, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hypervisor.workers.mps.cards.IDLE_SECONDS", 1.0)
+
     async def body() -> None:
         async with mps.cards() as (cards, supervisor):
             allocation = mps.allocation(mps.grant())
