@@ -113,7 +113,7 @@ class KubernetesApi:
             async with aclosing(response.aiter_lines()) as lines:
                 async for text in lines:
                     try:
-                        change = _change(text) if text and failure is None else None
+                        change = read_change(text) if text and failure is None else None
                     except ApiFailure as error:
                         if not error.code:
                             raise
@@ -189,7 +189,8 @@ async def open_api(kubeconfig: str) -> AsyncIterator[KubernetesApi]:
         await client.close()
 
 
-def _change(text: str) -> Change:
+def read_change(text: str) -> Change:
+    """One line of a watch. Raises ApiFailure, with the code of the server's status where the line is one."""
     line = _decoded(text.encode(), _Line)
     if line.type == "ERROR":
         status = _decoded(bytes(line.object), _Status)

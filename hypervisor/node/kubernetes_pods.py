@@ -112,11 +112,12 @@ class PodWatch:
             async for change in changes:
                 heard = True
                 self._well()
-                self._follow(change)
+                self.follow(change)
         self._well()
         return heard or trio.current_time() - began >= SHORTEST_WAIT_SECONDS
 
-    def _follow(self, change: Change) -> None:
+    def follow(self, change: Change) -> None:
+        """Take one change over."""
         self._version = change.pod.resource_version or self._version
         if change.kind == "BOOKMARK":
             return

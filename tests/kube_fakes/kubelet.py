@@ -62,6 +62,7 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, pods_grpc.PodResourcesLister
         self.given: list[Given] = []
         self.refuse_registration = 0
         self.allocate_seconds: list[float] = []
+        self.preferred_seconds: list[float] = []
         self.keeps_checkpoint = True
         self.padding = 0  # Pods of no interest in each PodResources reply
         self.withheld: set[str] = set()  # resources that it has taken for stopped, whatever their stream says
@@ -170,6 +171,7 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, pods_grpc.PodResourcesLister
             free = sorted(each for each, health in endpoint.devices.items() if health == "Healthy" and each not in used)
             if len(free) < count:
                 raise AdmissionError(f"requested {count} of {resource}, available {len(free)}")
+            began = time.perf_counter()
             preferred = endpoint.stub.GetPreferredAllocation(
                 plugin_api.PreferredAllocationRequest(
                     container_requests=[
@@ -180,6 +182,7 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, pods_grpc.PodResourcesLister
                 ),
                 timeout=5,
             )
+            self.preferred_seconds.append(time.perf_counter() - began)
             ids = list(preferred.container_responses[0].deviceIDs)
             began = time.perf_counter()
             try:

@@ -105,11 +105,19 @@ class KubeNode:
         wait_until(lambda: self.kubelet.allocatable(INDEX_0) > 0, "index_0 to be allocatable")
         wait_until(lambda: self.kubelet.allocatable("tensor-fusion.ai/index_10") > 0, "index_10 to be allocatable")
 
-    def run(self, document: dict) -> tuple[dict, Given]:
-        """Create a Pod on this node and admit it, as kubelet does when it sees it."""
+    def run(self, document: dict, *, known: bool = False) -> tuple[dict, Given]:
+        """Create a Pod on this node and admit it, as kubelet does when it sees it; known: after the daemon has seen it
+        too, which is a race otherwise."""
         created = self.api.create(document)
+        if known:
+            self.wait_known()
         (given,) = self.kubelet.admit(created)
         return created, given
+
+    def wait_known(self) -> None:
+        """Until the daemon's watch has told of all Pods."""
+        count = sum(each["spec"].get("nodeName") == NODE for each in self.api.pods.values())
+        wait_until(lambda: f"gpuhv_pods_pods {count}.0" in self.daemon.get("/metrics")[1], "the Pods to be known")
 
     def clear(self) -> None:
         """No Pods any more, and nothing of them."""
@@ -118,6 +126,7 @@ class KubeNode:
         for uid in {given.pod_uid for given in self.kubelet.given}:
             self.kubelet.forget(uid)
         wait_until(lambda: not self.allocations(), "the end of all allocations")
+        self.wait_known()
 
     def ask(self, method: str, request: Any) -> dict[str, Any]:
         """What the daemon answers on its read socket, as the command line's JSON has it."""

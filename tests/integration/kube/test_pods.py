@@ -107,7 +107,7 @@ def test_a_scheduler_that_names_card_and_index_is_obeyed_at_once(shared_node: Ku
         index="19",
     )
     created = shared_node.api.create(document)
-    wait_until(lambda: "gpuhv_pods_pods 1.0" in shared_node.daemon.get("/metrics")[1], "the Pod to be known")
+    shared_node.wait_known()
     (given,) = shared_node.kubelet.admit(created)
     assert given.answer.envs["NVIDIA_VISIBLE_DEVICES"] == wanted
     assert shared_node.wait_allocation(document["metadata"]["uid"])["devices"][0]["gpuUuid"] == wanted
@@ -136,7 +136,7 @@ def test_the_pod_is_known_after_kubelet_asked(shared_node: KubeNode) -> None:  #
 def test_a_card_that_another_plugin_gives_while_ours_is_being_bound_is_not_granted(shared_node: KubeNode) -> None:
     """The race on a foreign card: chosen when kubelet asked, given to a native Pod before it is known whose it is."""
     shared_node.kubelet.hide = {"slower"}
-    document, given = shared_node.run(pod("slower", compute_percent_limit="20", vram_limit="1Gi"))
+    document, given = shared_node.run(pod("slower", compute_percent_limit="20", vram_limit="1Gi"), known=True)
     uid = document["metadata"]["uid"]
     card = given.answer.envs["CUDA_VISIBLE_DEVICES"]
     native = shared_node.api.create(pod("native", resources={"nvidia.com/gpu": 1}))["metadata"]
@@ -206,7 +206,7 @@ def test_modes_never_share_a_card_and_shared_is_a_whole_one(any_node: KubeNode) 
     soft_card = any_node.wait_allocation(soft["metadata"]["uid"])["devices"][0]["gpuUuid"]
     cards = set()
     for number in range(2):
-        shared, given = any_node.run(pod(f"shared-{number}", isolation="shared"))
+        shared, given = any_node.run(pod(f"shared-{number}", isolation="shared"), known=True)
         cards.add(any_node.wait_allocation(shared["metadata"]["uid"])["devices"][0]["gpuUuid"])
         assert given.answer.envs["CUDA_VISIBLE_DEVICES"] in cards
     assert len(cards | {soft_card}) == 3
@@ -228,7 +228,7 @@ def test_a_partitioned_pod_gets_an_instance_of_its_own_and_no_whole_card(make_no
     subprocess.run([*command, sys.executable, "-c", MIG_ON], check=True, capture_output=True)
     wanted = {"isolation": "partitioned", "partition": "1g.10gb", "index": "19"}
     created = node.api.create(pod("slice", resources={"tensor-fusion.ai/index_2": 3}, **wanted))
-    wait_until(lambda: "gpuhv_pods_pods 1.0" in node.daemon.get("/metrics")[1], "the Pod to be known")
+    node.wait_known()
     (given,) = node.kubelet.admit(created)
     assert given.answer.envs["NVIDIA_VISIBLE_DEVICES"].startswith("MIG-")
     uid = created["metadata"]["uid"]
@@ -237,7 +237,7 @@ def test_a_partitioned_pod_gets_an_instance_of_its_own_and_no_whole_card(make_no
     assert given.answer.envs["TF_ISOLATION_MODE"] == "partitioned"
     # Where it is not known whose the container is, and there is no instance, it sees nothing rather than whole cards.
     other = node.api.create(pod("unplaced", isolation="partitioned", partition="1g.10gb"))
-    wait_until(lambda: "gpuhv_pods_pods 2.0" in node.daemon.get("/metrics")[1], "the Pod to be known")
+    node.wait_known()
     (unplaced,) = node.kubelet.admit(other)
     assert unplaced.answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert settled(node.wait_allocation(uid)) == settled(allocation)
