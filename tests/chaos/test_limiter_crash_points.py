@@ -23,6 +23,8 @@ UNPASSED = {
     "lookup.c": "__atomic_store_n(place",  # of dlvsym, where only dlsym is used
     "functions.c": "table->overflow.device",  # after thousands of functions
     "hooks_context.c": "told_of_tables",  # the simulated driver has no private tables
+    "hooks_memory.c": "unknown_frees",  # the simulated driver refuses what it does not know
+    "costs.c": "&function->first_cost_ns",  # a process's own table, where another one has learned the cost
     "hooks_processes.c": "told_of_nvml_tables",  # by nvidia-smi only
     "bindings.c": "",  # a process's own list; the simulated driver has nothing to bind to
     "sampler.c": "",  # a process's own samples; which are given up depends on the clock
@@ -105,7 +107,7 @@ def test_death_at_every_store_harms_nobody(pod: Pod, numbered: tuple[Path, Path]
 
 
 def test_death_at_some_stores_harms_nobody(pod: Pod, numbered: tuple[Path, Path]) -> None:
-    done = walk(pod, *numbered, stride=12, offset=5)
+    done = walk(pod, *numbered, stride=30, offset=5)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
