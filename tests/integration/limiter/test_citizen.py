@@ -302,3 +302,31 @@ def test_a_child_that_the_c_library_does_not_know_of_has_a_slot_of_its_own(pod: 
         tell([result, status, alloc(800 * MIB)[0], memory()[0] // MIB, free(pointer), alloc(1000 * MIB)[0]])
     """) == [0, 18, 2, 724, 0, 0]
     assert pod.files.show()["live"] == 1
+
+
+def test_errno_and_the_loader_s_last_error_are_as_without_the_limiter(pod: Pod) -> None:
+    source = """
+        ours = ctypes.CDLL("libcuda.so.1", use_errno=True)
+        libc = ctypes.CDLL(None)
+        libc.dlerror.restype = ctypes.c_char_p
+        libc.dlsym.restype, libc.dlsym.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
+        start()
+        function, pointer, left, total = kernel(10), ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_size_t()
+        calls = [lambda: ours.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(MIB)),
+                 lambda: ours.cuMemFree_v2(pointer),
+                 lambda: ours.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 60)),
+                 lambda: ours.cuMemGetInfo_v2(ctypes.byref(left), ctypes.byref(total)),
+                 lambda: ours.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, None, None)]
+        told = []
+        for one in calls:
+            ctypes.set_errno(77)
+            told.append([one(), ctypes.get_errno()])
+        errors = []
+        for names in ([b"no_such_function"], [b"no_such_function", b"cuMemAlloc_v2"], [b"cuNoSuchFunction"]):
+            found = [bool(libc.dlsym(ours._handle, name)) for name in names]
+            errors.append([found, bool(libc.dlerror()), bool(libc.dlerror())])
+        tell([told, errors])
+    """
+    limited = pod.ask(source)
+    assert limited == pod.ask(source, limited=False)
+    assert {number for _, number in limited[0]} == {77}
