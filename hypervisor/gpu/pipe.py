@@ -84,16 +84,9 @@ class ReaderProcess:
             raise ReaderGoneError(f"its reply can't be read: {error}") from error
 
 
-@asynccontextmanager
-async def open_reader_process(
-    environment: Mapping[str, str], lingering: LingeringProcesses
-) -> AsyncIterator[ReaderProcess]:
-    """A gpu-reader for the length of the block, killed at its end.
-
-    The end waits a second for the process to be gone, also when cancelled, and then hands it to `lingering`: a process
-    that hangs in the driver can't be ended before the driver lets it go.
-    """
-    process = await trio.lowlevel.open_process(
+async def start_process(environment: Mapping[str, str]) -> trio.Process:
+    """A gpu-reader that waits to be asked. Raises OSError."""
+    return await trio.lowlevel.open_process(
         COMMAND,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -101,6 +94,18 @@ async def open_reader_process(
         # An interrupt from the terminal is for the daemon, which ends its reader itself.
         start_new_session=True,
     )
+
+
+@asynccontextmanager
+async def open_reader_process(
+    environment: Mapping[str, str], lingering: LingeringProcesses, *, spare: trio.Process | None = None
+) -> AsyncIterator[ReaderProcess]:
+    """A gpu-reader for the length of the block, killed at its end: the spare where there is one. Raises OSError.
+
+    The end waits a second for the process to be gone, also when cancelled, and then hands it to `lingering`: a process
+    that hangs in the driver can't be ended before the driver lets it go.
+    """
+    process = spare or await start_process(environment)
     if process.stdin is None or process.stdout is None:
         raise AssertionError("pipes were asked for")
     try:

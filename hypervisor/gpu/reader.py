@@ -25,6 +25,7 @@ from hypervisor.gpu.mig_control import MigControl, PhysicalCard
 from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import LingeringProcesses, ReaderGoneError, ReaderHungError, open_reader_process
 from hypervisor.gpu.session import AnsweredLateError, Known, Session, Turn
+from hypervisor.gpu.spare import Spare
 from hypervisor.gpu.statistics import GpuReaderStatistics
 from hypervisor.model.busy import BusyWindow
 from hypervisor.model.health import HealthCode
@@ -39,6 +40,8 @@ FIRST_PAUSE_SECONDS = 0.2
 # Each try costs a quarter of a second of a core, also where there will never be a driver.
 MOST_PAUSE_SECONDS = 20.0
 LEAST_USE_KNOWN_SECONDS = 5.0
+# Good rounds after which a reader gets a spare beside it: who reads once needs none.
+SPARE_ROUNDS = 3
 # The reader itself failed, which a new one mends; all other trouble is the driver's and lasts, as a condition.
 _READER_FAILED = frozenset({HealthCode.READER_HUNG, HealthCode.READER_RESTARTING})
 
@@ -61,6 +64,7 @@ async def open_gpu_reader(
         reader = GpuReader(settings, catalogue, health, dict(environment), LingeringProcesses(nursery))
         nursery.start_soon(reader._run)  # noqa: SLF001 - factory and class are one module
         nursery.start_soon(reader._watch_host)  # noqa: SLF001
+        nursery.start_soon(reader._spare.run)  # noqa: SLF001
         try:
             yield reader
         finally:
@@ -86,6 +90,7 @@ class GpuReader:
         fleet = Fleet(simulated=bool(settings.simulate) or "SIM_MACHINE" in environment)
         self._known = Known(settings, environment, Observer(catalogue), fleet, health)
         self._lingering = lingering
+        self._spare = Spare(environment)
         self._trouble: Finding | None = Finding(HealthCode.STARTING, "the driver has not answered yet")
         self._readers: dict[trio.CancelScope, trio.Event] = {}  # with an event for the end of each
         self._pause_scope = trio.CancelScope()
@@ -284,10 +289,18 @@ class GpuReader:
 
     async def _read_with(self, turn: Turn) -> None:
         counters = self._known.counters
-        async with open_reader_process(self._known.environment, self._lingering) as process:
+        spare = self._spare.take()
+        async with open_reader_process(self._known.environment, self._lingering, spare=spare) as process:
             counters.starts += 1
+            rounds = counters.rounds
             pid = counters.child_pid = process.process.pid
-            session = Session(self._known, process, publish=self._good_round, hand_over=turn.over.set)
+
+            def good_round() -> None:
+                self._good_round()
+                if counters.rounds >= rounds + SPARE_ROUNDS:
+                    self._spare.prepare()
+
+            session = Session(self._known, process, publish=good_round, hand_over=turn.over.set)
             try:
                 await session.run()
             finally:

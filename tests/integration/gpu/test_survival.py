@@ -14,6 +14,7 @@ import trio
 from hypervisor.config import Settings
 from hypervisor.gpu import open_gpu_reader
 from hypervisor.gpu.pipe import COMMAND
+from hypervisor.gpu.reader import SPARE_ROUNDS
 from hypervisor.model import HealthCode, HealthState, Refusal
 from tests.integration.gpu.conftest import Simulated, condition, good_round, quick, reading, until
 
@@ -120,6 +121,29 @@ def test_a_child_ends_with_its_daemon_even_when_it_hangs(t4: Simulated) -> None:
             child.wait(0.5)
         child.stdin.close()
         assert child.wait(10) == 0
+
+
+def children() -> set[int]:
+    """Processes of this one that run."""
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+def test_a_reader_that_waits_takes_over_from_one_that_hangs(h100: Simulated) -> None:
+    before = children()
+
+    async def main() -> None:
+        async with reading(h100, quick(reading_timeout_seconds=20)) as reader:
+            for _ in range(SPARE_ROUNDS + 1):
+                await good_round(reader)
+            first = reader.statistics().child_pid
+            await until(reader, lambda _: bool(children() - before - {first}))
+            spares = children() - before - {first}
+            h100.fault("gpu=0,call=nvmlDeviceGetPowerUsage,hang=forever")
+            await until(reader, lambda _: reader.statistics().child_pid not in (first, None))
+            assert reader.statistics().child_pid in spares
+
+    trio.run(main)
+    assert children() - before == set()
 
 
 def test_no_library(tmp_path: Path) -> None:
