@@ -73,6 +73,7 @@ class Session:
         self._process = process
         self._publish = publish
         self._hand_over = hand_over
+        self._takes_over = known.counters.rounds > 0
 
     async def run(self) -> None:
         """Read until NVML is to be started anew. Cancelling leaves the process to be ended.
@@ -150,6 +151,11 @@ class Session:
         await self._read(cards)
         fleet.finish_round([card.slot for card in cards])
         self._known.health.guard_capacity(fleet, now=time.monotonic())
+        if self._takes_over:
+            # The others have waited for this reader long enough; the state of all cards, which it has yet to read, is
+            # that of the reader before.
+            self._takes_over = False
+            self._publish()
         await self._look_after_health(begun)
         if fleet.survey_due_at <= begun:
             await self._survey()
