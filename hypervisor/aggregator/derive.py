@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hypervisor.aggregator.selectors import NodeSelector
+from hypervisor.model.health import HealthCode
 from hypervisor.v1 import cluster_pb2, types_pb2
 
 PHASE_PENDING = "Pending"
@@ -15,6 +16,14 @@ DEFAULT_POOL = "default"
 POOL_LABEL = "tensor-fusion.ai/pool-"
 
 _USABLE = frozenset({types_pb2.HEALTH_STATE_HEALTHY, types_pb2.HEALTH_STATE_DEGRADED, types_pb2.HEALTH_STATE_DRAINING})
+
+
+def is_starting(node: types_pb2.Node) -> bool:
+    """Whether the node's driver has not answered yet: that it names no GPUs then says nothing of them."""
+    return any(
+        condition.type == "Ready" and condition.status != "True" and condition.reason == HealthCode.STARTING.value
+        for condition in node.conditions
+    )
 
 
 def phase(health: int, *, missing: bool) -> str:

@@ -179,7 +179,8 @@ class Registry:
         node.contested &= reported
         for gpu in gpus:
             self._apply_gpu(node, gpu)
-        self._drop_missing(node, [name for name in node.gpus if name not in reported])
+        if gpus or not derive.is_starting(state.node):
+            self._drop_missing(node, [name for name in node.gpus if name not in reported])
         self._apply_shares(node)
         node.held = held
 

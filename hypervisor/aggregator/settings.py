@@ -73,7 +73,7 @@ class AggregatorSettings:
     event_retention_count: int = 1_000_000
     tombstone_count: int = 10_000
     # After a restart so many nodes a second come back: below what one core can take in handshakes and snapshots.
-    reconnects_per_second: float = 400.0
+    reconnects_per_second: float = 300.0
     max_nodes: int = 20_000
     max_watchers: int = 5_000
     shutdown_seconds: float = 4.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import subprocess
 import threading
@@ -137,6 +138,41 @@ def test_what_is_refused_names_its_field_and_the_stream_lives_on(aggregator: Agg
             lively.send(m.delta(R(1, 1), R(1, 9), node_pb2.NodeDelta(removed_gpu_uuids=[m.uuid(name, 7)])))
             lively.wait_for_revision(1, 9)
         assert len(all_gpus(cluster)) == 14
+
+
+def broken(message: report_pb2.ReportRequest, chance: random.Random) -> bytes:
+    """The message with a few bytes replaced, cut out or put in."""
+    raw = bytearray(message.SerializeToString())
+    for _ in range(chance.randrange(1, 6)):
+        at = chance.randrange(len(raw))
+        raw[at : at + chance.choice([0, 1, 1, 3])] = bytes(
+            chance.randrange(256) for _ in range(chance.choice([0, 1, 2]))
+        )
+    return bytes(raw)
+
+
+def test_a_stream_of_broken_reports_is_refused_piece_by_piece_and_all_live_on(aggregator: AggregatorProcess) -> None:
+    chance = random.Random(9)
+    with report(aggregator, "a") as stream, report(aggregator, "b") as other, aggregator.cluster() as cluster:
+        before = {name: gpu for name, gpu in all_gpus(cluster).items() if gpu.node_name == "b"}
+        whole = [
+            m.snapshot(R(1, 2), m.state("a")),
+            m.delta(R(1, 1), R(1, 2), node_pb2.NodeDelta(node=m.node("a"), gpus=[m.gpu("a", 1)])),
+            m.events(m.event("a", 1, 1)),
+            report_pb2.ReportRequest(heartbeat=report_pb2.ReportHeartbeat(revision=R(1, 1), uptime_seconds=5)),
+        ]
+        stream.send(*(broken(chance.choice(whole), chance) for _ in range(200)))
+        # One whose answer can be told from the others', which shows that all before it were read.
+        stream.send(m.hello("a"))
+        stream.wait(lambda response: response.refused.field == "hello", "the refusal of the last one")
+        assert stream.error is None
+        refused = [response.refused for response in stream.received if response.HasField("refused")]
+        assert all(each.field and each.message and each.reason == "INVALID_ARGUMENT" for each in refused)
+        other.send(m.delta(R(1, 1), R(1, 2), node_pb2.NodeDelta(removed_gpu_uuids=[m.uuid("b", 7)])))
+        other.wait_for_revision(1, 2)
+        after = {name: gpu.gpu.capacity for name, gpu in all_gpus(cluster).items() if gpu.node_name == "b"}
+        assert after.keys() == before.keys() - {m.name("b", 7)}
+    assert "Traceback" not in aggregator.log.read_text()
 
 
 def test_events_that_are_not_the_nodes_own_are_dropped_and_the_rest_kept(aggregator: AggregatorProcess) -> None:

@@ -72,6 +72,22 @@ def report(registry: Registry, name: str, number: int = 1, **state: object) -> N
     return node
 
 
+def test_a_node_whose_driver_has_not_answered_says_nothing_of_its_gpus(registry: Registry, told: Told) -> None:
+    node = report(registry, "a")
+    starting = m.state("a", gpus=[])
+    starting.node.conditions.add(type="Ready", status="False", reason="Starting")
+    registry.apply_snapshot(node, (2, 1), starting)
+    assert len(registry.gpus) == 8
+    assert not told.events
+    # Once it has, what it does not name is gone.
+    registry.apply_snapshot(node, (2, 2), m.state("a", gpus=[m.gpu("a", 1)]))
+    assert list(registry.gpus) == [m.name("a", 1)]
+    failed = m.state("a", gpus=[])
+    failed.node.conditions.add(type="Ready", status="False", reason="NoGpus")
+    registry.apply_snapshot(node, (2, 3), failed)
+    assert not registry.gpus
+
+
 def test_a_snapshot_becomes_objects(registry: Registry) -> None:
     node = report(registry, "a", labels={"tensor-fusion.ai/pool-train": "true", "tensor-fusion.ai/pool-no": "false"})
     assert sorted(registry.gpus) == [m.name("a", index) for index in range(8)]
