@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import structlog
@@ -13,6 +14,8 @@ from hypervisor.aggregator.registry import Registry
 
 log = structlog.get_logger("kubernetes")
 
+LEAVING_SECONDS = 5.0
+
 
 class NodeLabels:
     """Node objects: their labels count for pools, and one that is removed takes a silent node with it."""
@@ -21,6 +24,8 @@ class NodeLabels:
         """uids: of the Node objects, by name, as the store knows them."""
         self._registry = registry
         self._uids = uids
+        # Names of Node objects that were removed, while their nodes still report.
+        self._leaving: set[str] = set()
 
     def listed(self, objects: list[Object]) -> None:
         """All Node objects."""
@@ -36,6 +41,7 @@ class NodeLabels:
         if kind == "DELETED":
             self._removed(name)
             return
+        self._leaving.discard(name)
         uid = object_["metadata"]["uid"]
         if self._uids.get(name) != uid:
             self._uids[name] = uid
@@ -47,10 +53,25 @@ class NodeLabels:
     def _removed(self, name: str) -> None:
         self._uids.pop(name, None)
         self._registry.set_node_labels(name, None)
-        for node in self._registry.named(name):
-            if node.link is None:
-                log.info("a node has left the cluster", node=name)
-                self._registry.forget_node(node)
+        self._leaving.add(name)
+        self.step()
+
+    def step(self) -> None:
+        """Forget the nodes that have left and do not report any more."""
+        for name in tuple(self._leaving):
+            nodes = self._registry.named(name)
+            for node in nodes:
+                if node.link is None:
+                    log.info("a node has left the cluster", node=name)
+                    self._registry.forget_node(node)
+            if not self._registry.named(name):
+                self._leaving.discard(name)
+
+    async def run(self) -> None:
+        """For ever. Cancelling leaves nodes that have left until the next start finds their objects gone."""
+        while True:
+            await asyncio.sleep(LEAVING_SECONDS)
+            self.step()
 
 
 class OurObjects:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import structlog
 
@@ -62,6 +63,12 @@ async def serve_replica(settings: AggregatorSettings, kubernetes: KubernetesSett
     finally:
         await elector.release()
         await client.close()
+
+
+class _Part(Protocol):
+    """What runs all the time."""
+
+    async def run(self) -> None: ...
 
 
 class _Answers:
@@ -145,6 +152,7 @@ class _Leader:
 
     async def _work(self, aggregator: Aggregator) -> None:
         registry, applier = aggregator.registry, self._store.applier
+        labels = NodeLabels(registry, self._store.cluster_nodes)
         pools = Pools(registry, applier)
         pods = HypervisorPods(
             self._client, threshold=self._kubernetes.max_crash_count, record=aggregator.record, wall=time.time
@@ -152,7 +160,7 @@ class _Leader:
         jobs = ProbeJobs(self._client, record=aggregator.record)
         namespace = self._client.namespace
         watches = [
-            Watch(self._client, names.NODES, NodeLabels(registry, self._store.cluster_nodes), metadata_only=True),
+            Watch(self._client, names.NODES, labels, metadata_only=True),
             Watch(self._client, names.GPU_POOLS, pools.pools),
             Watch(self._client, names.CLUSTERS, pools.clusters),
             Watch(self._client, names.pods(namespace), pods, query={"labelSelector": crashes.SELECTOR}),
@@ -163,8 +171,9 @@ class _Leader:
             ),
         ]
         async with asyncio.TaskGroup() as tasks:
-            for work in (aggregator.run(), pools.run(), pods.run(), jobs.run(), *(watch.run() for watch in watches)):
-                tasks.create_task(work)
+            parts: tuple[_Part, ...] = (aggregator, labels, pools, pods, jobs, *watches)
+            for part in parts:
+                tasks.create_task(part.run())
 
 
 def _follows(elector: Elector) -> str:

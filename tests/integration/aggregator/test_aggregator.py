@@ -629,3 +629,22 @@ def test_what_can_not_be_bound_is_named(aggregator: AggregatorProcess, tmp_path:
         assert failed.returncode == 1, flags
         assert words in failed.stderr.splitlines()[-1], failed.stderr
         assert "Traceback" not in failed.stderr
+
+
+def test_pools_of_the_command_line_select_nodes_by_their_labels(tmp_path: Path) -> None:
+    process = AggregatorProcess(tmp_path, "--pool", "east=zone=east", "--pool", "all=zone=east,size=big")
+    process.start()
+    try:
+        for name, labels in (("a", {"zone": "east"}), ("b", {"zone": "east", "size": "big"}), ("c", {"zone": "west"})):
+            with open_stream(process, name) as stream:
+                stream.send(m.snapshot(R(1, 1), m.state(name, gpus=[m.gpu(name, 0)], labels=labels)))
+                stream.wait_for_revision(1, 1)
+        with process.cluster() as stub:
+            found = {name: sorted(gpu.pools) for name, gpu in all_gpus(stub).items()}
+            pools = {pool.name: pool.node_count for pool in stub.ListPools(cluster_pb2.ListPoolsRequest()).pools}
+            nodes = stub.ListNodes(cluster_pb2.ListNodesRequest()).nodes
+    finally:
+        process.close()
+    assert found == {m.name("a", 0): ["east"], m.name("b", 0): ["all", "east"], m.name("c", 0): ["default"]}
+    assert pools == {"all": 1, "default": 1, "east": 2}
+    assert [dict(each.node.labels) for each in nodes][2] == {"zone": "west"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hypervisor.v1 import node_pb2
 from tests.fleet import messages
 from tests.fleet.process import AggregatorProcess, all_events, wait_until
 from tests.fleet.stream import ReportStream
@@ -76,6 +77,20 @@ def test_an_event_about_what_is_no_object_is_shown_on_its_node(kube: Kube, repli
     found = kube.events("LimitsChanged")[0]
     assert found["regarding"]["uid"] == node["metadata"]["uid"]
     assert found["note"] == "Allocation training: event 1 of node-a"
+
+
+def test_a_burst_of_events_waits_and_holds_up_no_object(kube: Kube, replica: Replica) -> None:
+    fake = kube.fake
+    with ReportStream(replica().address) as stream:
+        report(stream)
+        made = [messages.event("node-a", 1, sequence) for sequence in range(1, 601)]
+        stream.send(messages.events(*made))
+        delta = node_pb2.NodeDelta(gpus=[messages.gpu("node-a", 0, peers=1, available_tflops=5.0)])
+        stream.send(messages.delta(messages.revision(1, 1), messages.revision(1, 2), delta))
+        kube.gpu_until(A0, lambda gpu: gpu["status"]["available"]["tflops"] == "5", "the object is written")
+        assert fake.count("POST", "/events") < 600, "the burst is not over"
+        stream.wait_for_event(1, 600)
+    assert len(kube.events("GpuLost")) == 600
 
 
 def crashing_pod(name: str, restarts: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -170,10 +170,12 @@ def test_pools_select_nodes_by_the_labels_of_the_cluster(kube: Kube, replica: Re
         kube.merge(f"{GROUP}/gpupools/c-east", {"spec": {"nodeManagerConfig": {"nodeSelector": None}}})
         kube.merge("/api/v1/nodes/node-a", {"metadata": {"labels": {"zone": "north"}}})
         status(f"{GROUP}/gpupools/c-east", lambda s: s.get("totalNodes") == 2, "without a selector it has all")
-    # The node has left: first its hypervisor, then its Node object.
-    kube.ask("DELETE", "/api/v1/nodes/node-a")
+        # It has left: first its Node object, then its hypervisor.
+        kube.ask("DELETE", "/api/v1/nodes/node-a")
+        assert kube.gpu(A0) is not None
     wait_until(lambda: kube.get(f"{GROUP}/gpunodes/node-a") is None, "its GPUNode goes")
     wait_until(lambda: kube.gpu(A0) is None, "its GPUs go")
+    assert kube.get(f"{GROUP}/gpunodes/node-b") is not None
 
 
 def test_a_crash_loses_nothing_and_rewrites_nothing(kube: Kube, replica: Replica) -> None:

@@ -73,3 +73,17 @@ def test_every_setting_is_described(name: str) -> None:
     assert isinstance(reload, bool)
     config.kind(name)
     config.default(name)
+
+
+def test_labels_of_a_node_are_names_and_values() -> None:
+    flags = {"node_label": ("zone=b", "zone=a", "example.com/gpu=", "size=big")}
+    found = config.load(file=None, environment={}, flags=flags)
+    assert found.node_labels == (("example.com/gpu", ""), ("size", "big"), ("zone", "a"))
+    from_environment = config.load(file=None, environment={"HYPERVISOR_NODE_LABEL": "zone=a, size=big"}, flags={})
+    assert from_environment.node_labels == (("size", "big"), ("zone", "a"))
+
+
+@pytest.mark.parametrize("label", ["zone", "=a", "zone=a b", "-zone=a", "a/b/c=d", "zone=" + "x" * 64])
+def test_what_is_no_label_is_refused(label: str) -> None:
+    with pytest.raises(config.SettingsError, match="node_label"):
+        config.load(file=None, environment={}, flags={"node_label": (label,)})

@@ -175,3 +175,8 @@ SPECS = st.builds(
 def test_a_spec_survives_the_way_there_and_back_exactly(spec: AllocationSpec) -> None:
     raw = convert.spec_to_proto(spec).SerializeToString()
     assert convert.spec_from_proto(pb.AllocationSpec.FromString(raw)) == spec
+
+
+def test_labels_of_a_node_are_reported() -> None:
+    snapshot = builders.make_snapshot(labels=(("zone", "a"),))
+    assert dict(convert.node_to_proto(snapshot, NOW).labels) == {"zone": "a"}
