@@ -19,6 +19,7 @@ from hypervisor.v1 import node_pb2 as pb
 from hypervisor.v1 import node_pb2_grpc
 from tests.daemon_process import DaemonProcess, wait_until
 from tests.integration.doctor.command import checks, doctor
+from tests.integration.node import calls
 
 
 def test_node_with_a_daemon(shared_daemon: DaemonProcess) -> None:
@@ -40,7 +41,8 @@ def test_node_without_a_daemon(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_the_simulated_card_is_told(make_daemon: Callable[..., DaemonProcess]) -> None:
-    daemon = make_daemon().start().wait_ready()
+    """By the command, and by the daemon itself: an event and a condition of the node."""
+    daemon = make_daemon("--doctor-interval-seconds", "1").start().wait_ready()
     with closing(Machine.open(daemon.machine)) as machine:
         machine.add_fault(parse_fault_text("gpu=3,xid=79,lost", machine.gpu_count))
 
@@ -49,6 +51,14 @@ def test_a_fault_of_the_simulated_card_is_told(make_daemon: Callable[..., Daemon
         return found["driver.health"]["verdict"] == "fail" and "lost" in str(found["driver.health"]["evidence"])
 
     wait_until(told, "the doctor to tell of the lost card")
+    wait_until(
+        lambda: any(
+            event.reason == "DoctorCheckFailed" and event.message.startswith("driver.health: ")
+            for event in calls.list_events(daemon)
+        ),
+        "the event",
+    )
+    wait_until(lambda: 'condition="DoctorFindings"' in daemon.get("/metrics")[1], "the condition")
 
 
 def test_pod_that_is_not_here(shared_daemon: DaemonProcess) -> None:
