@@ -38,6 +38,10 @@ MOST_RETURNED_NS = 1_000_000_000  # of charges that turned out too high, between
 EDGE = 0.3  # standard deviation of what a window's edges cut off a launch, in launches
 OVER_POINTS = 0.05  # above the share, in readings in a row over OVER_SECONDS: the limit does not hold
 OVER_SECONDS = 10.0
+ABOVE_POINTS = 0.02  # of the mean above the share: then the last few readings are enough to raise the correction
+MEAN_SECONDS = 1.0
+FADING_LATELY = 0.8
+ENOUGH_TO_HOLD_BACK = 3.0  # readings
 LEVEL_SECONDS = 0.3  # windows of a sixth of a second hold one launch of 20 ms more or less
 
 
@@ -83,8 +87,8 @@ class _Evidence:
     edges: float = 0.0
     last: _Sight = _Sight(0.0, 0.0, 0.0, follows=False)
 
-    def after(self, new: _Sight) -> _Evidence:
-        fade = FADING_IN_A_ROW if new.follows else FADING
+    def after(self, new: _Sight, *, fade: float | None = None) -> _Evidence:
+        fade = fade or (FADING_IN_A_ROW if new.follows else FADING)
         before = self.last if new.follows else _Sight(0.0, 0.0, 0.0, follows=False)
         return _Evidence(
             self.count * fade + 1,
@@ -141,6 +145,8 @@ class Correction:
     last: Reading | None = None
     level: float | None = None
     evidence: _Evidence = _Evidence()
+    lately: _Evidence = _Evidence()  # of the last few readings only
+    mean: float = 0.0  # busy ratio over about the last MEAN_SECONDS
     surprises: tuple[_Sight, ...] = ()
 
     @property
@@ -169,6 +175,7 @@ class Correction:
             self,
             last=reading,
             level=level,
+            mean=self.mean + (x - self.mean) * -math.expm1(-passed / MEAN_SECONDS),
             over_since=(self.over_since if self.over_since is not None else reading.busy_at) if over else None,
             over_until=reading.busy_at if over else None,
         )
@@ -184,7 +191,24 @@ class Correction:
         if u < BUSY_FLOOR and x < BUSY_FLOOR:
             return replace(watched, frozen="nothing to do")
         one = min(max(reading.a_launch_ns / 1e9 / WINDOW_SECONDS, 0.0), 1.0)
-        return watched.weighed(_Sight(x, u, EDGE * one, follows=passed < IN_A_ROW_SECONDS))
+        sight = _Sight(x, u, EDGE * one, follows=passed < IN_A_ROW_SECONDS)
+        watched = replace(watched, lately=watched.lately.after(sight, fade=FADING_LATELY))
+        return watched.held_back(share) or watched.weighed(sight)
+
+    def held_back(self, share: float) -> Correction | None:
+        """Raised by the last few readings alone, where they say that the limit is not held now; None where not.
+
+        What work really takes depends on what runs beside it, so the readings of before may be no help. Only where
+        windows come in a row: readings once a second are too few to be so quick.
+        """
+        lately = self.lately
+        if self.mean <= share + ABOVE_POINTS or not lately.last.follows or lately.count < ENOUGH_TO_HOLD_BACK:
+            return None
+        ratio = lately.ratio
+        if lately.u <= 0 or ratio - self.value <= max(DOUBT * lately.error, DEAD_BAND * self.value):
+            return None
+        raised = _within(min(ratio, self.value * MOST_STEP))
+        return replace(self, value=raised, frozen="", evidence=self.lately, surprises=())
 
     def weighed(self, new: _Sight) -> Correction:
         """With one more reading as evidence."""

@@ -163,6 +163,7 @@ static void copy_terms(const struct hv_limits *limits, uint32_t device, struct h
     terms->policy = hv_load_relaxed_32(&limit->policy);
     terms->flags = hv_load_relaxed_32(&limit->flags);
     terms->isolation_mode = hv_load_relaxed_32(&limits->isolation_mode);
+    terms->device_count = hv_load_relaxed_32(&limits->device_count);
 }
 
 /* Reads what is in force in one piece; the generation that it is of. */

@@ -37,6 +37,7 @@ struct hv_device_terms {
     uint32_t policy;
     uint32_t flags;
     uint32_t isolation_mode;
+    uint32_t device_count; /* of the Pod */
 };
 
 static inline uint64_t hv_generation(const struct hv_files *files)

@@ -39,14 +39,20 @@
  * when others get back what they were charged too much. */
 #define LOOK_AGAIN_NS (5 * NS_PER_MS)
 
+/* Devices of one Pod let launches go at common moments, so that the ranks of a
+ * collective that wait on several of them go on together. Less than half of the
+ * smallest window, so that what is rounded up is made up for. */
+#define STEP_NS SLICE_WALL_NS
+
 /* What one charge pays of a debt, in wall time. Of those who wait together the
  * first pays all of it and the n-th its n-squared-th part, so that with their
  * slices they stay within the 20 ms that a launch may wait beyond its own time
  * and that of those before it. */
 #define REPAID_WALL_NS (8 * NS_PER_MS)
-/* Or this part of the launch's own cost, where that is very long: those who
- * launch so seldom would be in debt for ever. */
-#define REPAID_PART 4
+/* Or this part of the launch's own cost, and more where that is very long: where
+ * many wait, or launch seldom, they would be in debt for ever. */
+#define REPAID_PART 16
+#define REPAID_SELDOM_PART 4
 #define SELDOM_NS (200 * NS_PER_MS)
 
 /* Launches between two looks at the counters. */
@@ -172,7 +178,7 @@ static void settle(struct gate *gate, const struct hv_sample_result *result)
     if (result->settled && result->used_ns > charged)
         charge_later(gate, result->used_ns - charged);
     else if (result->settled)
-        give_back(gate, result->copy, charged - result->used_ns);
+        give_back(gate, false, charged - result->used_ns);
     else if (result->measured_ns < result->charged_ns - result->charged_ns / OVERCHARGED_PART)
         give_back(gate, result->copy, overlapped(gate, result->charged_ns - result->measured_ns));
 }
@@ -279,6 +285,11 @@ static uint64_t moved_up(const struct gate *gate, uint64_t start, uint64_t *retu
     return start > moved ? start - moved : 0;
 }
 
+static uint64_t in_step(const struct gate *gate, uint64_t start)
+{
+    return gate->terms.device_count > 1 && start > gate->now_ns ? (start + STEP_NS - 1) / STEP_NS * STEP_NS : start;
+}
+
 /* Take a place in the bucket and wait for it. On news the place is given back
  * and taken anew at the share then in force. */
 static uint64_t pay(struct gate *gate, bool copy, uint64_t cost_ns)
@@ -295,19 +306,20 @@ static uint64_t pay(struct gate *gate, bool copy, uint64_t cost_ns)
         uint32_t rank = waiting(gate);
         paid = cost_ns + hv_bucket_gpu_ns(SLICE_WALL_NS / rank, gate->share_ppm); /* a slice beyond the launch itself */
         uint64_t most = hv_bucket_gpu_ns(REPAID_WALL_NS / rank / rank, gate->share_ppm);
-        if (cost_ns > SELDOM_NS && most < cost_ns / REPAID_PART)
-            most = cost_ns / REPAID_PART;
+        uint64_t part = cost_ns / (cost_ns > SELDOM_NS ? REPAID_SELDOM_PART : REPAID_PART);
+        most = most < part ? part : most;
         uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms, most, gate->now_ns);
         uint64_t gpu = corrected(gate, copy, overlapped(gate, paid)) + repaid;
         uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, gpu, gate->now_ns, &wall);
         if (start > gate->now_ns) {
             waited = true;
             count_waiter(gate);
+            start = in_step(gate, start);
             while (start > gate->now_ns && gate->terms.generation == generation && gate->share_ppm == terms.share_ppm) {
                 wait_for_news(gate, start - gate->now_ns < LOOK_AGAIN_NS ? start : gate->now_ns + LOOK_AGAIN_NS);
                 look(gate);
                 poll(gate);
-                start = moved_up(gate, start, &returned);
+                start = in_step(gate, moved_up(gate, start, &returned));
             }
             count_off_waiter(gate);
         }

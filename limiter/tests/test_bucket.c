@@ -137,6 +137,24 @@ static void scribbled(void)
     }
 }
 
+/* A clock that jumps, or a machine that slept: no burst beyond the window, and no wait beyond what is owed. */
+static void clocks_that_jump(void)
+{
+    const struct hv_bucket_terms terms = {.share_ppm = 250000, .burst_ns = 10 * MS, .debt_ns = 1000 * MS};
+    const uint64_t day = 86400 * 1000 * MS;
+    uint64_t bucket = 0, now = START + day, wall, gone = 0;
+    for (int i = 0; i < 100; i++)
+        (void)start_of(&bucket, &terms, MS, now);
+    now += day; /* forwards: what was ahead is past, and the idle day is not saved up */
+    while (start_of(&bucket, &terms, MS, now) <= now)
+        gone++;
+    CHECK(gone <= 11);
+    bucket = now + 20 * MS;
+    now -= day; /* backwards: no launch waits for a day */
+    uint64_t start = hv_bucket_charge(&bucket, &terms, MS, now, &wall);
+    CHECK(start <= now + 5000 * MS);
+}
+
 static uint32_t share_of(uint32_t limit_ppm, uint32_t policy, uint64_t borrowed, uint64_t contracted, uint64_t now_ns)
 {
     const struct hv_share_terms terms = {limit_ppm, policy, borrowed, contracted};
@@ -212,6 +230,7 @@ int main(void)
     debt_is_bounded_and_paid_little_by_little();
     debt_is_lowered();
     scribbled();
+    clocks_that_jump();
     borrowed_shares();
     contracted_shares();
     corrections();
