@@ -20,25 +20,52 @@ static void physical_is_gone(struct hv_process *process, uint64_t handle, const 
         hv_memory_release(process, record->device, false, record->bytes);
 }
 
+/* Of the host, for which there is a quota, or of a device. */
+static enum hv_pointer_kind kind_of(struct hv_process *process, uint64_t handle)
+{
+    uint64_t value;
+    return hv_pointer_get(&process->pointers, HV_POINTER_HOST_PHYSICAL, handle, &value) ? HV_POINTER_HOST_PHYSICAL
+                                                                                         : HV_POINTER_PHYSICAL;
+}
+
+static void last_reference_is_gone(struct hv_process *process, enum hv_pointer_kind kind, uint64_t handle,
+                                   const struct hv_pointer_record *record)
+{
+    if (kind == HV_POINTER_HOST_PHYSICAL)
+        hv_memory_release(process, 0, true, record->bytes);
+    else
+        physical_is_gone(process, handle, record);
+}
+
 static void drop_reference(struct hv_process *process, uint64_t handle)
 {
     struct hv_pointer_record record;
-    if (hv_pointer_unrefer(&process->pointers, HV_POINTER_PHYSICAL, handle, &record))
-        physical_is_gone(process, handle, &record);
+    enum hv_pointer_kind kind = kind_of(process, handle);
+    if (hv_pointer_unrefer(&process->pointers, kind, handle, &record))
+        last_reference_is_gone(process, kind, handle, &record);
+}
+
+static bool is_on_host(const CUmemAllocationProp *properties)
+{
+    return properties->location.type >= CU_MEM_LOCATION_TYPE_HOST &&
+           properties->location.type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
 }
 
 HV_WRAP(cuMemCreate, (CUmemGenericAllocationHandle * handle, size_t bytes, const CUmemAllocationProp *properties,
                       unsigned long long flags))
 {
-    /* Host memory is not the device's; NULL is for the driver to refuse. */
-    if (properties == NULL || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    /* NULL, and a place that nobody knows, are for the driver to refuse. */
+    bool on_host = properties != NULL && is_on_host(properties);
+    if (properties == NULL || (!on_host && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE))
         return HV_REAL(cuMemCreate)(handle, bytes, properties, flags);
     struct hv_reservation reservation;
-    CUresult refused = hv_reserve_ordinal(&reservation, properties->location.id, bytes);
+    CUresult refused = on_host ? hv_reserve_host(&reservation, bytes)
+                               : hv_reserve_ordinal(&reservation, properties->location.id, bytes);
     if (refused != CUDA_SUCCESS)
         return refused;
     CUresult result = HV_REAL(cuMemCreate)(handle, bytes, properties, flags);
-    return hv_reservation_end(&reservation, result, HV_POINTER_PHYSICAL, result == CUDA_SUCCESS ? *handle : 0);
+    return hv_reservation_end(&reservation, result, on_host ? HV_POINTER_HOST_PHYSICAL : HV_POINTER_PHYSICAL,
+                              result == CUDA_SUCCESS ? *handle : 0);
 }
 
 /* The same handle may come again from cuMemCreate as soon as the driver has
@@ -47,16 +74,17 @@ HV_WRAP(cuMemRelease, (CUmemGenericAllocationHandle handle))
 {
     struct hv_process *process = limited();
     struct hv_pointer_record record = {0};
-    bool last = process != NULL && hv_pointer_unrefer(&process->pointers, HV_POINTER_PHYSICAL, handle, &record);
+    enum hv_pointer_kind kind = process == NULL ? HV_POINTER_PHYSICAL : kind_of(process, handle);
+    bool last = process != NULL && hv_pointer_unrefer(&process->pointers, kind, handle, &record);
     CUresult result = HV_REAL(cuMemRelease)(handle);
     if (process == NULL)
         return result;
     if (result == CUDA_SUCCESS && last)
-        physical_is_gone(process, handle, &record);
+        last_reference_is_gone(process, kind, handle, &record);
     else if (result != CUDA_SUCCESS && last)
-        (void)hv_pointer_put(&process->pointers, HV_POINTER_PHYSICAL, handle, hv_record_pack(&record));
+        (void)hv_pointer_put(&process->pointers, kind, handle, hv_record_pack(&record));
     else if (result != CUDA_SUCCESS)
-        (void)hv_pointer_refer(&process->pointers, HV_POINTER_PHYSICAL, handle);
+        (void)hv_pointer_refer(&process->pointers, kind, handle);
     return result;
 }
 
@@ -65,7 +93,7 @@ HV_WRAP(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, voi
     CUresult result = HV_REAL(cuMemRetainAllocationHandle)(handle, address);
     struct hv_process *process = limited();
     if (result == CUDA_SUCCESS && process != NULL) /* not found: imported, the owner pays */
-        (void)hv_pointer_refer(&process->pointers, HV_POINTER_PHYSICAL, *handle);
+        (void)hv_pointer_refer(&process->pointers, kind_of(process, *handle), *handle);
     return result;
 }
 
@@ -78,7 +106,7 @@ HV_WRAP(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * handle, 
     struct hv_process *process = limited();
     struct hv_pointer_record nothing = {.references = 1};
     if (result == CUDA_SUCCESS && process != NULL &&
-        !hv_pointer_refer(&process->pointers, HV_POINTER_PHYSICAL, *handle))
+        !hv_pointer_refer(&process->pointers, kind_of(process, *handle), *handle))
         (void)hv_pointer_put(&process->pointers, HV_POINTER_PHYSICAL, *handle, hv_record_pack(&nothing));
     return result;
 }
@@ -91,8 +119,8 @@ HV_WRAP(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneri
     if (result != CUDA_SUCCESS || process == NULL)
         return result;
     struct hv_pointer_record range = {.bytes = bytes};
-    if (!hv_pointer_refer(&process->pointers, HV_POINTER_PHYSICAL, handle))
-        return result; /* host memory */
+    if (!hv_pointer_refer(&process->pointers, kind_of(process, handle), handle))
+        return result; /* made past us */
     if (!hv_pointer_put(&process->pointers, HV_POINTER_MAPPING, address, hv_record_pack(&range)) ||
         !hv_pointer_put(&process->pointers, HV_POINTER_MAPPED_HANDLE, address, handle))
         return result; /* no memory for the map: the bytes stay accounted */

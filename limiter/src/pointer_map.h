@@ -23,6 +23,7 @@ enum hv_pointer_kind {
     HV_POINTER_CONTEXT = 6,       /* a context; a record with its device's ordinal */
     HV_POINTER_POOL = 7,          /* a memory pool; a record with its device's ordinal */
     HV_POINTER_GRAPH = 8,         /* an executable graph with allocation nodes; a record of their bytes */
+    HV_POINTER_HOST_PHYSICAL = 9, /* physical handle of host memory; a record with references */
 };
 
 #define HV_RECORD_BYTES_BITS 44 /* as in the ledger */

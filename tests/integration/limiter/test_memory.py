@@ -257,6 +257,31 @@ def test_pinned_host_memory_has_a_quota_of_the_pod_s_own(pod: Pod) -> None:
     assert pod.ask(source) == unlimited
 
 
+def test_physical_memory_of_the_host_is_in_its_quota_as_long_as_it_is_mapped(pod: Pod) -> None:
+    source = """
+        start()
+        class Properties(ctypes.Structure):
+            _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("kind", ctypes.c_int),
+                        ("id", ctypes.c_int), ("meta", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+        size, zero, none = ctypes.c_size_t(60 * MIB), ctypes.c_size_t(0), ctypes.c_uint64(0)
+        def create():
+            handle, properties = ctypes.c_uint64(), Properties(1, 0, 2, 0)
+            return call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(properties), none), handle
+        address = ctypes.c_uint64()
+        first, handle = create()
+        must("cuMemAddressReserve", ctypes.byref(address), size, zero, none, none)
+        must("cuMemMap", address, size, zero, handle, none)
+        must("cuMemRelease", handle)
+        mapped = create()[0]
+        must("cuMemUnmap", address, size)
+        last, handle = create()
+        tell([first, mapped, last, call("cuMemRelease", handle), create()[0], memory()[0]])
+    """
+    assert pod.ask(source) == [0, 0, 0, 0, 0, GIB]
+    pod.files.run("host-memory", 100 * MIB)
+    assert pod.ask(source) == [0, 2, 0, 0, 0, GIB]
+
+
 def test_managed_memory_counts_unless_the_device_says_otherwise(pod: Pod) -> None:
     """As on machines where host and device memory are one: there it can't be told whose it is."""
     source = "start(); tell([alloc(700 * MIB, 'cuMemAllocManaged', 1)[0], alloc(700 * MIB)[0], memory()[0] // MIB])"
