@@ -183,7 +183,8 @@ def fault(machine_path: Path, fault_text: str | None, clear: str | None) -> None
 
         with opened(machine_path) as machine:
             if fault_text is not None:
-                click.echo(machine.add_fault(parse_fault_text(fault_text, machine.gpu_count)))
+                parsed = parse_fault_text(fault_text, machine.gpu_count, machine.link_counts)
+                click.echo(machine.add_fault(parsed))
             elif clear == "all":
                 machine.clear_faults()
             elif clear is not None and clear.isdecimal():

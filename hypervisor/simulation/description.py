@@ -33,6 +33,12 @@ _VISIBILITIES: Mapping[str, int] = {"all": 0, "same-pid-namespace": 1}
 _COMPUTE_MODES: Mapping[str, int] = {"default": 0, "prohibited": 2, "exclusive-process": 3}
 _SWITCH_LEVELS: Mapping[str, int] = {"pix": LEVELS["pix"], "pxb": LEVELS["pxb"]}
 _MOST_PROFILE_BYTES = 63
+_ROOT_KEYS = (
+    *("version", "driver", "clock", "host", "gpus", "nvlink", "pcie", "mig"),
+    *("kernels", "sampling", "scheduling", "processes", "faults"),
+)
+_GPU_KEYS = ("count", "profile", "numa", "bus", "mps", "compute_mode", "persistence", "memory", "context")
+_LINK_KEYS = ("topology", "links_per_gpu", "version", "switches", "inactive")
 _FABRIC_COMPLETED = 3
 _HOPPER = 9
 
@@ -70,7 +76,7 @@ def parse_machine(text: str, file: str, *, profile: str, seed: str | None = None
     Raises:
         DocumentError: a key, type, unit or figure is wrong, or describes what can't be.
     """
-    with parse_document(text, file).section() as root:
+    with parse_document(text, file).section(*_ROOT_KEYS) as root:
         root.need("version").integer(1, 1)
         system = _system(root, profile)
         host = _host(root)
@@ -94,7 +100,7 @@ def parse_machine(text: str, file: str, *, profile: str, seed: str | None = None
                 pcie_peer_access=topology_of.peer_access,
             ),
             rules=_rules(root.get("kernels")),
-            faults=tuple(parse_fault(fault, len(gpus)) for fault in found),
+            faults=tuple(parse_fault(fault, len(gpus), [gpu.link_count for gpu in gpus]) for fault in found),
             instances=tuple(place.instances for place in places),
         )
 
@@ -107,22 +113,22 @@ def _bounded_text(value: Value, most_bytes: int) -> str:
 
 
 def _system(root: Section, profile: str) -> SystemSpec:
-    with root.need("driver").section() as driver:
+    with root.need("driver").section("version", "cuda") as driver:
         version = _bounded_text(driver.need("version"), 60)
         if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", version):
             raise driver.need("version").error(f'must be numbers and dots, like "580.65.06", not {version!r}')
         cuda = driver.need("cuda").integer(9000, 99_990)
     mode, scale = 0, 1.0
     if (clock_value := root.get("clock")) is not None:
-        with clock_value.section() as clock:
+        with clock_value.section("mode", "scale") as clock:
             mode = chosen.choice(_CLOCK_MODES) if (chosen := clock.get("mode")) else 0
             scale = given.number(0.001, 1000) if (given := clock.get("scale")) else 1.0
     window_ns, slice_ns, latency_ns, granule = 167_000_000, 2_000_000, 0, 512
     if (sampling_value := root.get("sampling")) is not None:
-        with sampling_value.section() as sampling:
+        with sampling_value.section("window_ms") as sampling:
             window_ns = sampling.need("window_ms").integer(10, 1000) * 1_000_000
     if (scheduling_value := root.get("scheduling")) is not None:
-        with scheduling_value.section() as scheduling:
+        with scheduling_value.section("slice", "launch_latency") as scheduling:
             slice_ns = value.duration() if (value := scheduling.get("slice")) else slice_ns
             latency_ns = value.duration() if (value := scheduling.get("launch_latency")) else latency_ns
             if not 10_000 <= slice_ns <= 1_000_000_000:
@@ -131,7 +137,7 @@ def _system(root: Section, profile: str) -> SystemSpec:
                 raise scheduling.need("launch_latency").error("must be at most 1s")
     visibility = 0
     if (processes_value := root.get("processes")) is not None:
-        with processes_value.section() as processes:
+        with processes_value.section("visible") as processes:
             visibility = processes.need("visible").choice(_VISIBILITIES)
     return SystemSpec(
         profile=profile.encode()[:_MOST_PROFILE_BYTES].decode(errors="ignore"),
@@ -152,7 +158,7 @@ def _host(root: Section) -> _Host:
     value = root.get("host")
     if value is None:
         return _Host(numa_nodes=1, cpus_per_node=8)
-    with value.section() as section:
+    with value.section("numa_nodes", "cpus_per_node") as section:
         nodes = given.integer(1, 64) if (given := section.get("numa_nodes")) else 1
         cpus = given.integer(1, 1024) if (given := section.get("cpus_per_node")) else 8
     if nodes * cpus > AFFINITY_WORDS * 64:
@@ -198,7 +204,7 @@ def _gpus(value: Value, host: _Host, seed: str) -> list[_Place]:
     places: list[_Place] = []
     taken: set[int] = set()
     for group in value.items():
-        with group.section() as section:
+        with group.section(*_GPU_KEYS) as section:
             count = section.need("count").integer(1, MAX_GPUS)
             if len(places) + count > MAX_GPUS:
                 raise section.need("count").error(f"makes more than {MAX_GPUS} GPUs in all; a machine has at most that")
@@ -254,7 +260,7 @@ def _with_modes(value: Value | None, places: list[_Place]) -> list[_Place]:
         if name not in by_name:
             raise entry.error(f"must be one of gpu0 to gpu{len(places) - 1}")
         place = places[by_name[name]]
-        with entry.section() as section:
+        with entry.section("mode", "instances") as section:
             mode = int(section.need("mode").truth())
             if mode and not place.gpu.mig_supported:
                 raise section.need("mode").error(f"{place.gpu.name} has no MIG")
@@ -269,7 +275,7 @@ def _with_modes(value: Value | None, places: list[_Place]) -> list[_Place]:
 
 def _link_plan(value: Value, places: list[_Place]) -> LinkPlan | None:
     count = len(places)
-    with value.section() as section:
+    with value.section(*_LINK_KEYS) as section:
         topology = section.need("topology").choice({word: word for word in ("none", "nvswitch", "pairs", "mesh")})
         if topology == "none":
             return None
@@ -285,6 +291,14 @@ def _link_plan(value: Value, places: list[_Place]) -> LinkPlan | None:
                 raise section.need("version").error(
                     f"{place.model_name} has NVLink {place.model.link_generation}, not {version}"
                 )
+        mixed = next(
+            (place for place in places if place.model.link_generation != places[0].model.link_generation), None
+        )
+        if mixed is not None:
+            raise value.error(
+                f"{places[0].model_name} has NVLink {places[0].model.link_generation} and {mixed.model_name} NVLink "
+                f"{mixed.model.link_generation}; only GPUs of one generation can be linked"
+            )
         switches = 0
         if topology == "nvswitch":
             switches = given.integer(1, 64) if (given := section.get("switches")) else 1
@@ -296,7 +310,7 @@ def _link_plan(value: Value, places: list[_Place]) -> LinkPlan | None:
             raise per_gpu.error(f"must be a multiple of {max(count - 1, 1)}, the other GPUs of the mesh, not {links}")
         inactive: set[tuple[int, int]] = set()
         for entry in given.items() if (given := section.get("inactive")) else []:
-            with entry.section() as down:
+            with entry.section("gpu", "links") as down:
                 gpu = down.need("gpu").integer(0, count - 1)
                 inactive.update((gpu, item.integer(0, links - 1)) for item in down.need("links").items())
     return LinkPlan(topology=topology, links_per_gpu=links, switches=switches, inactive=frozenset(inactive))
@@ -327,7 +341,7 @@ class _Pcie:
 def _pcie(value: Value | None, count: int) -> _Pcie:
     if value is None:
         return _Pcie(pairs={})
-    with value.section() as section:
+    with value.section("switches", "switch_level", "pairs", "p2p") as section:
         switches: list[tuple[int, ...]] = []
         seen: set[int] = set()
         for group in given.items() if (given := section.get("switches")) else []:
@@ -345,11 +359,13 @@ def _pcie(value: Value | None, count: int) -> _Pcie:
             named.choice({"auto": None})
             named = None
         for pair in named.items() if named is not None else []:
-            with pair.section() as entry:
+            with pair.section("gpus", "level") as entry:
                 members_value = entry.need("gpus")
                 ends = [item.integer(0, count - 1) for item in members_value.items()]
                 if len(ends) != 2 or ends[0] == ends[1]:
                     raise members_value.error("must name two different GPUs")
+                if (min(ends), max(ends)) in pairs:
+                    raise members_value.error(f"the level between GPUs {min(ends)} and {max(ends)} is given already")
                 pairs[min(ends), max(ends)] = entry.need("level").choice(LEVELS)
         level = given.choice(_SWITCH_LEVELS) if (given := section.get("switch_level")) else LEVELS["pix"]
         peer_access = given.truth() if (given := section.get("p2p")) else True
@@ -364,7 +380,7 @@ def _rules(value: Value | None) -> tuple[KernelRule, ...]:
         raise value.error(f"has {len(entries)} entries; at most {MAX_RULES} are allowed")
     rules = []
     for entry in entries:
-        with entry.section() as section:
+        with entry.section("match", "ns", "ns_per_block") as section:
             match = _bounded_text(section.need("match"), 95)
             fixed, per_block = section.get("ns"), section.get("ns_per_block")
             if fixed is None and per_block is None:

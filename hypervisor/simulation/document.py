@@ -7,7 +7,7 @@ A document is walked with `Section`s: each key is asked for once, with its type 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from types import TracebackType
 from typing import Self, TypeVar
@@ -99,13 +99,15 @@ class Value:
             raise self.error(wanted)
         return number
 
-    def duration(self) -> int:
-        """Nanoseconds."""
+    def duration(self, least: int = 0) -> int:
+        """Nanoseconds, so many at least."""
         found = parse_duration(self.text())
         if found is None:
             raise self.error(
                 f"must be a time with a unit (ns, us, ms, s, m), like 5s, of at most 1000 days, not {self.shown()}"
             )
+        if found < least:
+            raise self.error(f"must be at least {least}ns, not {self.shown()}")
         return found
 
     def size(self, least: int, most: int) -> int:
@@ -137,9 +139,11 @@ class Value:
             raise self.error(f"must be a list, not {self.shown()}")
         return [Value(self.file, f"{self.path}[{at}]", node) for at, node in enumerate(self.node.value)]
 
-    def section(self) -> Section:
-        """The value as a mapping."""
-        return Section(self)
+    def section(self, *allowed: str) -> Section:
+        """The value as a mapping. With the keys that are allowed given, another one is told before what may be missing
+        or incomplete because of it.
+        """
+        return Section(self, allowed)
 
     @property
     def is_list(self) -> bool:
@@ -153,7 +157,7 @@ class Value:
 class Section:
     """A mapping that is being read. As a context manager it refuses at the end what nobody asked for."""
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: Value, allowed: Sequence[str] = ()) -> None:
         if not isinstance(value.node, yaml.MappingNode):
             raise value.error(f"must be a mapping, not {value.shown()}")
         self.value = value
@@ -166,6 +170,8 @@ class Section:
             key = Value(value.file, path, key_node)
             if name in self._values:
                 raise key.error("is given twice; keep one of them")
+            if allowed and name not in allowed:
+                raise key.error(f"is not a key here; allowed are {', '.join(sorted(allowed))}")
             self._keys[name] = key
             self._values[name] = Value(value.file, path, value_node)
 
@@ -217,6 +223,9 @@ def parse_document(text: str, file: str) -> Value:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise DocumentError(file, mark.line + 1 if mark else None, "", f"is not YAML: {error.problem}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise DocumentError(file, line, "", f"is not YAML: {str(error).splitlines()[0]}") from None
     except yaml.YAMLError as error:
         raise DocumentError(file, None, "", f"is not YAML: {str(error).splitlines()[0]}") from None
     except RecursionError:

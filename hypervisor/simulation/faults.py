@@ -8,7 +8,7 @@ when (`at`, `for`, `every`, `count`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hypervisor.simulation.document import Section, Value, document_of_pairs
@@ -35,6 +35,7 @@ ACTIONS: Mapping[str, int] = {
     "driver": 17,
 }
 ACTION_NAMES: Mapping[int, str] = {number: name for name, number in ACTIONS.items()}
+_PLACES_AND_TIMES = ("gpu", "pid", "call", "symbol", "at", "for", "every", "count")
 _WORDS_OF_RETURN = ("zero", "sentinel", "stale", "garbage")
 _DEVICE_ACTIONS = frozenset(ACTIONS[name] for name in ("xid", "lost", "vanish", "set", "reset", "renumber"))
 _EFFECTS = (
@@ -126,7 +127,7 @@ _VALUES: Mapping[str, Callable[[Value, Section], FaultSpec]] = {
 }
 
 
-def _check_device_fault(fault: FaultSpec, section: Section, gpu_count: int) -> None:
+def _check_device_fault(fault: FaultSpec, section: Section, gpu_count: int, link_counts: Sequence[int]) -> None:
     """Faults of a GPU or of the driver strike once and no call."""
     name = ACTION_NAMES[fault.action]
     where = "the whole machine" if fault.action == ACTIONS["driver"] else "a GPU"
@@ -140,15 +141,18 @@ def _check_device_fault(fault: FaultSpec, section: Section, gpu_count: int) -> N
         raise section.value.error(f"'{name}' needs 'gpu': which one")
     if fault.action == ACTIONS["renumber"] and fault.value >= gpu_count:
         raise section.need("renumber").error(f"must be from 0 to {gpu_count - 1}, not {fault.value}")
+    link = re.match(r"link([0-9]+)\.", fault.call) if fault.action == ACTIONS["set"] and link_counts else None
+    if link is not None and int(link[1]) >= link_counts[fault.gpu]:
+        raise section.need("set").error(f"GPU {fault.gpu} has {link_counts[fault.gpu]} NVLinks, counted from 0")
 
 
-def parse_fault(value: Value, gpu_count: int) -> FaultSpec:
-    """Read one fault of a machine with so many GPUs.
+def parse_fault(value: Value, gpu_count: int, link_counts: Sequence[int] = ()) -> FaultSpec:
+    """Read one fault of a machine with so many GPUs, with so many NVLinks each where that is known.
 
     Raises:
         DocumentError: it says what nothing can do.
     """
-    with value.section() as section:
+    with value.section(*_EFFECTS, *_PLACES_AND_TIMES) as section:
         fault = _effect(section)
         call, symbol = section.get("call"), section.get("symbol")
         if call is not None and symbol is not None:
@@ -163,12 +167,12 @@ def parse_fault(value: Value, gpu_count: int) -> FaultSpec:
             gpu=gpu.integer(0, gpu_count - 1) if gpu else -1,
             pid=pid.integer(1, 2**22) if pid else 0,
             at_ns=at_ns,
-            until_ns=at_ns + lasts.duration() if lasts else 0,
+            until_ns=at_ns + lasts.duration(least=1) if lasts else 0,
             every=every.integer(1, _MOST) if every else 0,
             count=count.integer(1, _MOST) if count else 0,
         )
         if fault.action in _DEVICE_ACTIONS or fault.action == ACTIONS["driver"]:
-            _check_device_fault(fault, section, gpu_count)
+            _check_device_fault(fault, section, gpu_count, link_counts)
             return fault
         if named is None:
             raise value.error(f"'{ACTION_NAMES[fault.action]}' needs 'call': the function's name, globs allowed")
@@ -178,14 +182,14 @@ def parse_fault(value: Value, gpu_count: int) -> FaultSpec:
         return replace(fault, call=name)
 
 
-def parse_fault_text(text: str, gpu_count: int) -> FaultSpec:
+def parse_fault_text(text: str, gpu_count: int, link_counts: Sequence[int] = ()) -> FaultSpec:
     """Read a fault as `hypervisor sim fault` takes it: `gpu=3,xid=79,lost`.
 
     Raises:
         DocumentError: as for parse_fault.
     """
     pairs = []
-    for part in text.split(","):
+    for part in text.split(",") if text.strip() else []:
         key, equals, value = part.strip().partition("=")
         pairs.append((key.strip(), value.strip() if equals else "true"))
-    return parse_fault(document_of_pairs(pairs, f"fault '{text}'"), gpu_count)
+    return parse_fault(document_of_pairs(pairs, f"fault '{text}'"), gpu_count, link_counts)

@@ -84,6 +84,7 @@ def _words(status: int, path: Path) -> str:
         lib.SIM_WRONG_SIZE: "; make it anew",
         lib.SIM_WRONG_VERSION: "; make it anew",
         lib.SIM_HALF_WRITTEN: "; make it anew",
+        lib.SIM_DAMAGED: "; make it anew",
     }
     return f"machine {path}: {why}{hints.get(status, '')}"
 
@@ -184,6 +185,11 @@ class Machine:
     def gpu_count(self) -> int:
         """GPUs that the machine was made with."""
         return int(self._mapping.gpu_count)
+
+    @property
+    def link_counts(self) -> tuple[int, ...]:
+        """NVLinks of each GPU's model, whether they are up or not."""
+        return tuple(int(self._mapping.gpu[at].info.link_count) for at in range(self.gpu_count))
 
     @property
     def is_virtual(self) -> bool:

@@ -108,11 +108,14 @@ def _instance(entry: Value, gpu: GpuSpec, laid: Sequence[MigInstanceSpec]) -> Mi
     start_value = compute_value = None
     named = entry
     if entry.is_mapping:
-        with entry.section() as section:
+        with entry.section("profile", "start", "compute") as section:
             named = section.need("profile")
             start_value, compute_value = section.get("start"), section.get("compute")
     which = named.choice(names)
     profile = gpu.mig_profiles[which]
+    if profile.memory_bytes > gpu.memory_total_bytes:
+        given, there = profile.memory_bytes >> 20, gpu.memory_total_bytes >> 20
+        raise named.error(f"{profile.name} has {given}Mi of memory, and this GPU {there}Mi in all")
     if sum(one.profile == which for one in laid) >= profile.most:
         raise named.error(f"{gpu.name} has at most {profile.most} instances of {profile.name}")
     taken = 0

@@ -28,6 +28,7 @@ enum sim_status {
     SIM_IN_USE = 15,
     SIM_NO_PLACE = 16,      /* no slices left where an instance of this profile may lie */
     SIM_NOT_SUPPORTED = 17, /* no MIG, or MIG is off */
+    SIM_DAMAGED = 18,
 };
 const char *sim_status_text(int status);
 

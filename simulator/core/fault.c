@@ -17,19 +17,32 @@ static void sleep_real(uint64_t ns)
     nanosleep(&span, NULL);
 }
 
-/* Until `ns` of simulated time are over (0: no bound) or the fault is cleared. */
-static void hang(struct sim_machine *machine, const struct sim_fault *fault, uint32_t id, uint64_t ns)
+/* When a call that hangs from now on for `ns` (0: no bound) goes on; the end of the fault ends it too. */
+static uint64_t hang_end(struct sim_machine *machine, const struct sim_fault *fault, uint64_t ns)
 {
-    uint64_t until = ns ? sim_now(machine) + ns : UINT64_MAX;
+    uint64_t end = ns ? sim_now(machine) + ns : UINT64_MAX;
+    return fault->until_ns ? min_u64(end, fault->until_ns) : end;
+}
+
+/* Until that time, or until the fault is cleared. */
+static void hang(struct sim_machine *machine, const struct sim_fault *fault, uint32_t id, uint64_t until)
+{
     while (__atomic_load_n(&fault->id, __ATOMIC_ACQUIRE) == id && sim_now(machine) < until)
         sleep_real(1000000);
+}
+
+/* Whether another call hangs with the driver's lock. It does so when its process has died, too: until its time is over. */
+static int lock_hung(struct sim_machine *machine)
+{
+    return __atomic_load_n(&machine->lock_hung, __ATOMIC_ACQUIRE) && /* its end is there when it is */
+           sim_now(machine) < __atomic_load_n(&machine->lock_hung_until_ns, __ATOMIC_RELAXED);
 }
 
 uint32_t sim_fault_check_slow(struct sim_machine *machine, const char *call, int32_t gpu, struct sim_fault_hit *hit)
 {
     *hit = (struct sim_fault_hit){0};
     uint64_t now = sim_now(machine);
-    while (__atomic_load_n(&machine->lock_hung, __ATOMIC_ACQUIRE)) /* another call hangs with the driver's lock */
+    while (lock_hung(machine))
         sleep_real(1000000);
     for (uint32_t i = 0; i < SIM_MAX_FAULTS; i++) {
         struct sim_fault *fault = &machine->faults[i];
@@ -49,9 +62,11 @@ uint32_t sim_fault_check_slow(struct sim_machine *machine, const char *call, int
             sim_wait(machine, now + span, NULL, 0);
             continue; /* other faults may apply as well */
         case SIM_FAULT_HANG:
-            hang(machine, fault, id, span);
+            hang(machine, fault, id, hang_end(machine, fault, span));
             continue;
         case SIM_FAULT_HANG_LOCK:
+            span = hang_end(machine, fault, span);
+            __atomic_store_n(&machine->lock_hung_until_ns, span, __ATOMIC_RELAXED); /* relaxed: told by the next word */
             __atomic_store_n(&machine->lock_hung, id, __ATOMIC_RELEASE); /* outlives this process: cleared with the fault */
             hang(machine, fault, id, span);
             __atomic_store_n(&machine->lock_hung, 0, __ATOMIC_RELEASE);

@@ -10,7 +10,12 @@
 static inline uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+/* sound.c */
+uint64_t sim_machine_seal(const struct sim_machine *machine); /* of all that never changes once a machine is made */
+int sim_machine_sound(const struct sim_machine *machine);     /* for a file of the right size */
+
 /* lock.c */
+void sim_lock_init(pthread_mutex_t *lock);
 void sim_locks_init(struct sim_machine *machine);
 void sim_lock_table(struct sim_machine *machine);
 void sim_unlock_table(struct sim_machine *machine);

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static void lock_init(pthread_mutex_t *lock)
+void sim_lock_init(pthread_mutex_t *lock)
 {
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
@@ -18,9 +18,9 @@ static void lock_init(pthread_mutex_t *lock)
 
 void sim_locks_init(struct sim_machine *machine)
 {
-    lock_init(&machine->table_lock);
+    sim_lock_init(&machine->table_lock);
     for (uint32_t i = 0; i < SIM_MAX_GPUS; i++)
-        lock_init(&machine->gpu[i].lock);
+        sim_lock_init(&machine->gpu[i].lock);
 }
 
 static void repair_table(struct sim_machine *machine)

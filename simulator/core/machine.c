@@ -24,6 +24,7 @@ const char *sim_status_text(int status)
         [SIM_WRONG_MAGIC] = "not a machine file",
         [SIM_WRONG_VERSION] = "machine file of another layout version",
         [SIM_HALF_WRITTEN] = "machine file was never finished",
+        [SIM_DAMAGED] = "the machine file is damaged: only part of it was written, or something wrote over it",
         [SIM_SYSTEM_ERROR] = "the operating system refused",
         [SIM_EXISTS] = "there is a file of that name already",
         [SIM_BAD_DESCRIPTION] = "the description is not of a possible machine",
@@ -127,8 +128,10 @@ static int fill(struct sim_machine *machine, const struct sim_description *descr
         machine->enumeration[i] = i;
     for (uint32_t i = 0; i < description->fault_count; i++) {
         uint32_t id;
-        sim_fault_add(machine, &description->faults[i], &id);
+        if (sim_fault_add(machine, &description->faults[i], &id) != SIM_OK)
+            return SIM_BAD_DESCRIPTION;
     }
+    machine->seal = sim_machine_seal(machine);
     __atomic_store_n(&machine->ready, 1, __ATOMIC_RELEASE); /* all of the above is in the file before it counts */
     return SIM_OK;
 }
@@ -200,8 +203,10 @@ int sim_machine_attach(const char *path, struct sim_machine **out)
             status = SIM_SYSTEM_ERROR;
         else if (__atomic_load_n(&machine->ready, __ATOMIC_ACQUIRE) != 1) /* pairs with the creator's last store */
             status = SIM_HALF_WRITTEN;
-        else if (machine->total_bytes != sizeof *machine || machine->gpu_count < 1 || machine->gpu_count > SIM_MAX_GPUS)
+        else if (machine->total_bytes != sizeof *machine)
             status = SIM_WRONG_SIZE;
+        else if (!sim_machine_sound(machine))
+            status = SIM_DAMAGED;
     }
     if (status != SIM_OK) {
         int saved = errno;

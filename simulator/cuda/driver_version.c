@@ -43,11 +43,16 @@ static void tell_once(const char *symbol)
 int sim_stub(const char *symbol)
 {
     int saved = errno;
-    if (sim_driver.machine)
-        sim_trace(sim_driver.machine, symbol, CUDA_ERROR_NOT_SUPPORTED);
+    int result = CUDA_ERROR_NOT_SUPPORTED;
+    struct sim_fault_hit hit = {0};
+    if (sim_driver.machine) {
+        if (sim_fault_check(sim_driver.machine, symbol, -1, &hit) == SIM_FAULT_RETURN)
+            result = (int)hit.value; /* the code that the fault asks for */
+        sim_trace(sim_driver.machine, symbol, result);
+    }
     tell_once(symbol);
     errno = saved;
-    return CUDA_ERROR_NOT_SUPPORTED;
+    return result;
 }
 
 /* The machine's CUDA version; with no machine the one this driver was written for. Before cuInit the machine is
@@ -74,7 +79,15 @@ SIM_EXPORTED CUresult CUDAAPI cuDriverGetVersion(int *version)
 {
     if (!version)
         return CUDA_ERROR_INVALID_VALUE;
-    *version = (int)sim_newest_version(); /* five digits */
+    struct sim_fault_hit hit = {0};
+    uint64_t given = sim_newest_version();
+    if (sim_driver.machine) {
+        if (sim_fault_check(sim_driver.machine, __func__, -1, &hit) == SIM_FAULT_RETURN)
+            return (CUresult)hit.value; /* the code that the fault asks for */
+        sim_thread()->fault = hit;
+        given = sim_faulty(given);
+    }
+    *version = (int)given; /* five digits, or a fault's */
     return CUDA_SUCCESS;
 }
 

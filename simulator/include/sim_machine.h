@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x314d49535550475f) /* "_GPUSIM1" read as a little-endian word */
-#define SIM_LAYOUT_VERSION 4u
+#define SIM_LAYOUT_VERSION 5u
 
 #define SIM_MAX_GPUS 16u
 #define SIM_MAX_LINKS 18u
@@ -464,6 +464,7 @@ struct sim_machine {
     uint32_t stream_high;
     uint32_t lock_hung; /* id of the SIM_FAULT_HANG_LOCK that is being served */
     uint32_t driver_changes;  /* grows when system.driver_version changes; libraries loaded before no longer fit */
+    uint64_t lock_hung_until_ns; /* when that ends, whether the process that hangs still lives or not; UINT64_MAX: when it is cleared */
     uint32_t enumeration[SIM_MAX_GPUS]; /* rows of gpu[] in the order in which they are enumerated */
     pthread_mutex_t table_lock;
     uint8_t table_lock_room[64 - sizeof(pthread_mutex_t)];
@@ -479,6 +480,7 @@ struct sim_machine {
     struct sim_gpu gpu[SIM_MAX_GPUS];
     struct sim_stream streams[SIM_MAX_STREAMS];
     struct sim_item rings[SIM_MAX_STREAMS][SIM_RING_ITEMS]; /* sparse: only rings in use take memory */
+    uint64_t seal;            /* at the very end, and made from all that never changes: a file cut short or written over has another */
 };
 
 /* The layout is fixed: who changes a row must raise SIM_LAYOUT_VERSION and these figures. */

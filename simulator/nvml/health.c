@@ -110,6 +110,9 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, 
         out->high--;
         out->none++;
     }
+    out->max = call_u32(&call, out->max);
+    out->high = call_further_u32(&call, out->high);
+    out->none = call_further_u32(&call, out->none);
     return call_end(&call, NVML_SUCCESS);
 }
 

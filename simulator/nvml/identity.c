@@ -172,13 +172,13 @@ static nvmlReturn_t give_pci_v3(struct nvml_call *call, nvmlPciInfo_t *out)
     READING((*call), reading);
     REQUIRE((*call), out != NULL);
     memset(out, 0, sizeof *out);
-    out->domain = reading.info.pci_domain;
-    out->bus = reading.info.pci_bus;
-    out->device = reading.info.pci_device;
-    out->device_id = reading.info.pci_device_id;
-    out->subsystem_id = reading.info.pci_subsystem_id;
-    bus_id_text(out->bus_id_legacy, sizeof out->bus_id_legacy, 4, &reading.info);
-    bus_id_text(out->bus_id, sizeof out->bus_id, 8, &reading.info);
+    out->domain = call_further_u32(call, reading.info.pci_domain);
+    out->bus = call_further_u32(call, reading.info.pci_bus);
+    out->device = call_further_u32(call, reading.info.pci_device);
+    out->device_id = call_further_u32(call, reading.info.pci_device_id);
+    out->subsystem_id = call_further_u32(call, reading.info.pci_subsystem_id);
+    bus_id_text(call, out->bus_id_legacy, sizeof out->bus_id_legacy, 4, &reading.info);
+    bus_id_text(call, out->bus_id, sizeof out->bus_id, 8, &reading.info);
     return call_end(call, NVML_SUCCESS);
 }
 
@@ -187,12 +187,12 @@ static nvmlReturn_t give_pci_v2(struct nvml_call *call, nvmlPciInfo_v2_t *out)
     READING((*call), reading);
     REQUIRE((*call), out != NULL);
     memset(out, 0, sizeof *out);
-    out->domain = reading.info.pci_domain;
-    out->bus = reading.info.pci_bus;
-    out->device = reading.info.pci_device;
-    out->device_id = reading.info.pci_device_id;
-    out->subsystem_id = reading.info.pci_subsystem_id;
-    bus_id_text(out->bus_id, sizeof out->bus_id, 4, &reading.info);
+    out->domain = call_further_u32(call, reading.info.pci_domain);
+    out->bus = call_further_u32(call, reading.info.pci_bus);
+    out->device = call_further_u32(call, reading.info.pci_device);
+    out->device_id = call_further_u32(call, reading.info.pci_device_id);
+    out->subsystem_id = call_further_u32(call, reading.info.pci_subsystem_id);
+    bus_id_text(call, out->bus_id, sizeof out->bus_id, 4, &reading.info);
     return call_end(call, NVML_SUCCESS);
 }
 
@@ -221,13 +221,13 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInf
     REQUIRE(call, out != NULL);
     if (out->version != NVML_STRUCT_VERSION(nvmlPciInfoExt_v1_t, 1))
         return call_end(&call, NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
-    out->domain = reading.info.pci_domain;
-    out->bus = reading.info.pci_bus;
-    out->device = reading.info.pci_device;
-    out->device_id = reading.info.pci_device_id;
-    out->subsystem_id = reading.info.pci_subsystem_id;
+    out->domain = call_further_u32(&call, reading.info.pci_domain);
+    out->bus = call_further_u32(&call, reading.info.pci_bus);
+    out->device = call_further_u32(&call, reading.info.pci_device);
+    out->device_id = call_further_u32(&call, reading.info.pci_device_id);
+    out->subsystem_id = call_further_u32(&call, reading.info.pci_subsystem_id);
     out->base_class = 3; /* display controller … */
     out->sub_class = 2;  /* … of the 3D kind */
-    bus_id_text(out->bus_id, sizeof out->bus_id, 8, &reading.info);
+    bus_id_text(&call, out->bus_id, sizeof out->bus_id, 8, &reading.info);
     return call_end(&call, NVML_SUCCESS);
 }

@@ -373,13 +373,17 @@ nvmlReturn_t give_u64(struct nvml_call *call, uint64_t *out, uint64_t fresh)
     return call_end(call, NVML_SUCCESS);
 }
 
+const char *call_text(const struct nvml_call *call, const char *fresh)
+{
+    if (call->fault.action == SIM_FAULT_ZERO)
+        return "";
+    return call->fault.action == SIM_FAULT_GARBAGE ? "\xff\xfe\x01{\x7f\xc3" : fresh;
+}
+
 nvmlReturn_t give_text(struct nvml_call *call, char *out, unsigned room, const char *fresh)
 {
     REQUIRE((*call), out != NULL);
-    if (call->fault.action == SIM_FAULT_ZERO)
-        fresh = "";
-    else if (call->fault.action == SIM_FAULT_GARBAGE)
-        fresh = "\xff\xfe\x01{\x7f\xc3";
+    fresh = call_text(call, fresh);
     const size_t length = strlen(fresh);
     if (length >= room)
         return call_end(call, NVML_ERROR_INSUFFICIENT_SIZE);
@@ -416,9 +420,11 @@ uint64_t call_time_ns(const struct nvml_call *call, uint64_t time_us)
     return since_us > UINT64_MAX / 1000 ? UINT64_MAX : since_us * 1000;
 }
 
-void bus_id_text(char *out, size_t room, int domain_digits, const struct sim_gpu_info *info)
+void bus_id_text(const struct nvml_call *call, char *out, size_t room, int domain_digits, const struct sim_gpu_info *info)
 {
-    snprintf(out, room, "%0*X:%02X:%02X.0", domain_digits, info->pci_domain, info->pci_bus, info->pci_device);
+    char text[32];
+    snprintf(text, sizeof text, "%0*X:%02X:%02X.0", domain_digits, info->pci_domain, info->pci_bus, info->pci_device);
+    snprintf(out, room, "%s", call_text(call, text));
 }
 
 /* ---- words ---- */

@@ -79,6 +79,8 @@ uint64_t call_u64(struct nvml_call *call, uint64_t fresh);
  * one old value only. */
 uint32_t call_further_u32(struct nvml_call *call, uint32_t fresh);
 uint64_t call_further_u64(struct nvml_call *call, uint64_t fresh);
+/* Text knows zero, which is none, and garbage. */
+const char *call_text(const struct nvml_call *call, const char *fresh);
 /* Likewise, written to the caller's place; INVALID_ARGUMENT when there is none. */
 nvmlReturn_t give_u32(struct nvml_call *call, unsigned *out, uint32_t fresh);
 nvmlReturn_t give_u64(struct nvml_call *call, uint64_t *out, uint64_t fresh);
@@ -105,7 +107,7 @@ uint64_t call_time_us(const struct nvml_call *call, uint64_t sim_ns);
 uint64_t call_time_ns(const struct nvml_call *call, uint64_t time_us);
 
 /* "00000000:3B:00.0", with as many digits of the domain as asked for: NVML writes 8, older callers know 4. */
-void bus_id_text(char *out, size_t room, int domain_digits, const struct sim_gpu_info *info);
+void bus_id_text(const struct nvml_call *call, char *out, size_t room, int domain_digits, const struct sim_gpu_info *info);
 
 /* What setting something begins and ends with: root, then a reading to be changed and written back. */
 nvmlReturn_t change_begin(struct nvml_call *call, struct sim_gpu_reading *reading);

@@ -99,12 +99,16 @@ static nvmlReturn_t give_remote(struct nvml_call *call, unsigned number, nvmlPci
     if (link->active == 0)
         return call_end(call, NVML_ERROR_NOT_SUPPORTED);
     memset(out, 0, sizeof *out);
-    memcpy(out->bus_id, link->remote_bus_id, sizeof out->bus_id);
-    out->bus_id[sizeof out->bus_id - 1] = 0;
-    if (sscanf(out->bus_id, "%x:%x:%x", &out->domain, &out->bus, &out->device) != 3)
+    if (sscanf(link->remote_bus_id, "%x:%x:%x", &out->domain, &out->bus, &out->device) != 3)
         return call_end(call, NVML_ERROR_UNKNOWN);
-    snprintf(out->bus_id_legacy, sizeof out->bus_id_legacy, "%04X:%02X:%02X.0", out->domain & 0xffffu, out->bus & 0xffu, out->device & 0xffu);
-    out->device_id = link->remote_pci_device_id;
+    char short_form[sizeof out->bus_id_legacy];
+    snprintf(short_form, sizeof short_form, "%04X:%02X:%02X.0", out->domain & 0xffffu, out->bus & 0xffu, out->device & 0xffu);
+    snprintf(out->bus_id_legacy, sizeof out->bus_id_legacy, "%s", call_text(call, short_form));
+    snprintf(out->bus_id, sizeof out->bus_id, "%.*s", (int)sizeof out->bus_id - 1, call_text(call, link->remote_bus_id)); /* 32 */
+    out->domain = call_further_u32(call, out->domain);
+    out->bus = call_further_u32(call, out->bus);
+    out->device = call_further_u32(call, out->device);
+    out->device_id = call_further_u32(call, link->remote_pci_device_id);
     return call_end(call, NVML_SUCCESS);
 }
 

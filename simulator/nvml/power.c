@@ -102,7 +102,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvm
     const uint32_t slowdown = reading.info.temperature_threshold_c[1];
     if (slowdown == SIM_NONE)
         return call_end(&call, NVML_ERROR_NOT_SUPPORTED);
-    margin->celsius = (int)slowdown - (int)reading.temperature_c; /* both two or three digits */
+    /* both have two or three digits; the margin may be negative, and its bits are kept */
+    margin->celsius = (int)call_u32(&call, slowdown - reading.temperature_c);
     return call_end(&call, NVML_SUCCESS);
 }
 

@@ -208,6 +208,21 @@ static void damaged_files(void)
     poke(path, offsetof(struct sim_machine, layout_version), SIM_LAYOUT_VERSION + 1);
     refused(path, SIM_WRONG_VERSION);
     poke(path, offsetof(struct sim_machine, layout_version), SIM_LAYOUT_VERSION);
+    CHECK(truncate(path, sizeof(struct sim_machine) - 8) == 0 && truncate(path, sizeof(struct sim_machine)) == 0);
+    refused(path, SIM_DAMAGED); /* all but its end was written */
+    unlink(path);
+    const size_t marred[] = {offsetof(struct sim_machine, table_lock), offsetof(struct sim_machine, rules),
+                             offsetof(struct sim_machine, gpu_count), offsetof(struct sim_machine, process_high),
+                             offsetof(struct sim_machine, enumeration), offsetof(struct sim_machine, system.clock_scale_ppm),
+                             offsetof(struct sim_machine, gpu[0].info.sm_count), offsetof(struct sim_machine, gpu[0].first_active)};
+    for (size_t i = 0; i < sizeof marred / sizeof *marred; i++) {
+        sim_machine_detach(new_machine("damaged", 1, SIM_CLOCK_REAL, 0));
+        const size_t kind = i == 0 ? offsetof(pthread_mutex_t, __data.__kind) : 0;
+        poke(path, marred[i] + kind, 0x5a5a5a5a);
+        refused(path, SIM_DAMAGED);
+        if (i + 1 < sizeof marred / sizeof *marred)
+            unlink(path);
+    }
     CHECK(truncate(path, sizeof(struct sim_machine) - 1) == 0);
     refused(path, SIM_WRONG_SIZE);
     CHECK(truncate(path, 0) == 0);

@@ -128,7 +128,9 @@ def test_mistakes_are_one_line_and_change_nothing(machine: Path, tmp_path: Path)
     assert "h200: is no profile; there are a100" in refused(2, "create", "h200", "--machine", tmp_path / "x")
     yaml = tmp_path / "wrong.yaml"
     yaml.write_text("version: 1\ndrivers: {}\n")
-    assert f"{yaml}:1: the key 'driver' is missing" in refused(2, "create", yaml, "--machine", tmp_path / "x")
+    assert f"{yaml}:2: drivers: is not a key here; allowed are" in refused(
+        2, "create", yaml, "--machine", tmp_path / "x"
+    )
     assert not (tmp_path / "x").exists()
     assert "No such file" in refused(1, "create", "t4", "--machine", tmp_path / "no" / "folder")
     assert "no such machine file; make it with" in refused(1, "show", "--machine", tmp_path / "x")

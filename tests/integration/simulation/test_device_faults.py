@@ -260,6 +260,25 @@ def test_a_hang_with_the_drivers_lock_hangs_every_later_call(simulate) -> None:
             assert heard(second) == 8
 
 
+@pytest.mark.parametrize("duration", ["hang_lock=2s", "hang_lock=forever,for=2s"])
+def test_a_hang_of_the_lock_ends_in_time_though_its_process_was_killed(simulate, duration: str) -> None:
+    simulation = simulate("h100-sxm-80gb")
+    with simulation.opened() as machine:
+        machine.add_fault(parse_fault_text(f"call=nvmlDeviceGetPowerUsage,count=1,{duration}", 8))
+        with (
+            simulation.running("n.nvmlInit()\nn.nvmlDeviceGetPowerUsage(n.nvmlDeviceGetHandleByIndex(2))") as first,
+            simulation.running("tell(0)\nsys.stdin.readline()\nn.nvmlInit()\ntell(n.nvmlDeviceGetCount())") as second,
+        ):
+            assert heard(second) == 0
+            while machine.show()["faults"][0]["hits"] == 0:
+                assert first.poll() is None
+            first.kill()
+            first.wait()
+            go_on(second)
+            assert heard(second) == 8
+            assert machine.now_ns() >= 2_000_000_000
+
+
 def go_on(process) -> None:
     process.stdin.write("\n")
     process.stdin.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 from collections.abc import Callable
@@ -40,11 +41,24 @@ def half_written(path: Path) -> None:
         file.write(struct.pack("<I", 0))
 
 
+def only_begun(path: Path) -> None:
+    """A copy that ended early, into a file that had its size already."""
+    size = path.stat().st_size
+    os.truncate(path, 65536)
+    os.truncate(path, size)
+
+
+def written_over(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(32)
+        file.write(b"\x5a" * 4096)
+
+
 def no_machine(path: Path) -> None:
     path.write_bytes(b"not a machine")
 
 
-@pytest.mark.parametrize("damage", [truncated, of_another_version, half_written, no_machine])
+@pytest.mark.parametrize("damage", [truncated, of_another_version, half_written, only_begun, written_over, no_machine])
 def test_a_damaged_machine_is_no_device(
     simulate: Callable[[str], Simulation], damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

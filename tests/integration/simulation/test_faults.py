@@ -68,6 +68,26 @@ def test_a_fault_changes_what_it_names_and_nothing_else(simulate, fault: str, ch
     assert simulation.ask(program) == healthy
 
 
+def test_values_reach_the_figures_of_structures(simulate) -> None:
+    simulation = simulate("h100-sxm-80gb")
+    program = """
+    n.nvmlInit()
+    h = n.nvmlDeviceGetHandleByIndex(0)
+    mine, other, rows = n.nvmlDeviceGetPciInfo(h), n.nvmlDeviceGetNvLinkRemotePciInfo(h, 0), \
+        n.nvmlDeviceGetRowRemapperHistogram(h)
+    tell([mine.bus, mine.busId, other.bus, other.pciDeviceId, rows.max, rows.none, n.nvmlDeviceGetMarginTemperature(h)])
+    """
+    healthy = simulation.ask(program)
+    assert healthy[1] == "00000000:18:00.0"
+    assert 7 not in healthy
+    with simulation.opened() as machine:
+        number = machine.add_fault(parse_fault_text("call=nvmlDeviceGet*,value=7", 8))
+        assert simulation.ask(program) == [7, "00000000:18:00.0", 7, 7, 7, 7, 7]
+        machine.clear_fault(number)
+        machine.add_fault(parse_fault_text("call=nvmlDeviceGet*,return=zero", 8))
+        assert simulation.ask(program) == [0, "", 0, 0, 0, 0, 0]
+
+
 def test_a_fault_with_a_count_ends_by_itself(simulate) -> None:
     simulation = simulate("t4")
     with simulation.opened() as machine:

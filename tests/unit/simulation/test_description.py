@@ -64,13 +64,15 @@ def test_identity_follows_the_seed_and_nothing_else() -> None:
         ("version: 1\n", "version: 2\n", 1, ["version", "from 1 to 1", "'2'"]),
         ("version: 1\n", "", 1, ["the key 'version' is missing"]),
         ("version: 1\n", "version: 1\nversion: 1\n", 2, ["version", "given twice"]),
-        ("driver: {", "drivers: {", 1, ["the key 'driver' is missing"]),
+        ('driver: {version: "580.65.06", cuda: 13000}\n', "", 1, ["the key 'driver' is missing"]),
+        ("driver: {", "drivers: {", 2, ["drivers: is not a key here", "driver,"]),
+        ("count: 2", "cont: 2", 5, ["gpus[0].cont: is not a key here", "count"]),
         ("sampling:", "samplings:", 12, ["samplings", "is not a key here", "sampling"]),
         ("window_ms: 100", "window_ms: fast", 12, ["sampling.window_ms", "from 10 to 1000", "'fast'"]),
-        ("window_ms: 100", "jitter_ms: 10", 12, ["sampling", "the key 'window_ms' is missing"]),
+        ("window_ms: 100", "jitter_ms: 10", 12, ["sampling.jitter_ms", "allowed are window_ms"]),
         ("window_ms: 100", "window_ms: 100, jitter_ms: 1", 12, ["sampling.jitter_ms", "allowed are window_ms"]),
         ("count: 2", "count: 17", 5, ["gpus[0].count", "from 1 to 16"]),
-        ("count: 2", "count: 16, x: 1", 5, ["gpus[0].numa", "has 2 entries for 16 GPUs"]),
+        ("count: 2", "count: 15", 5, ["gpus[0].numa", "has 2 entries for 15 GPUs"]),
         ("profile: t4", "profile: t5", 7, ["gpus[1].profile", "must be one of", "rtx4090", "'t5'"]),
         ("numa: [0, 1]", "numa: [0, 2]", 5, ["gpus[0].numa[1]", "from 0 to 1"]),
         ('"2a"', '"zz"', 5, ["gpus[0].bus[1]", "hexadecimal"]),
@@ -79,7 +81,12 @@ def test_identity_follows_the_seed_and_nothing_else() -> None:
         ("memory: 1Gi", "memory: much", 8, ["gpus[1].memory", "80Gi"]),
         ("mps: true", "mps: maybe", 5, ["gpus[0].mps", "true or false"]),
         ("ns: 2000", "ns: -1", 11, ["kernels[0].ns", "whole number"]),
-        ("ns: 2000, ns_per_block: 5", "tflops: 600", 11, ["kernels[0]", "must say how long"]),
+        ("ns: 2000, ns_per_block: 5", "tflops: 600", 11, ["kernels[0].tflops", "is not a key here"]),
+        (", ns: 2000, ns_per_block: 5", "", 11, ["kernels[0]", "must say how long"]),
+        ("gpu: 1, xid", "gpus: 1, xid", 14, ["faults[0].gpus", "is not a key here", "gpu,"]),
+        ("for: 2s", "for: 0s", 14, ["faults[0].for", "at least 1ns"]),
+        ("xid: 79, lost: true", "set: link18.active, value: 0", 14, ["faults[0].set", "link<n>.active"]),
+        ("gpu: 1, xid: 79, lost: true", "gpu: 2, set: link0.active, value: 0", 14, ["faults[0].set", "0 NVLinks"]),
         ("at: 5s", "at: 5", 14, ["faults[0].at", "a time with a unit"]),
         ("at: 5s", "at: 1001000000000000000m", 14, ["faults[0].at", "at most 1000 days"]),
         ("at: 5s", f"at: {'9' * 400}s", 14, ["faults[0].at", "a time with a unit"]),
@@ -118,6 +125,7 @@ def test_a_mistake_is_told_with_line_key_and_what_is_allowed(
         ("{topology: ring, links_per_gpu: 4}", ["nvlink.topology", "nvswitch, pairs, mesh"]),
         ("{topology: nvswitch}", ["nvlink", "'links_per_gpu' is missing"]),
         ("{topology: nvswitch, links_per_gpu: 12}", ["nvlink", "t4 has no NVLink"]),
+        ("{topology: none, links_per_gpu: 12}", ["nvlink.links_per_gpu", "is not a key here"]),
     ],
 )
 def test_impossible_links_on_a_mixed_machine(nvlink: str, words: list[str]) -> None:
@@ -153,6 +161,26 @@ def test_impossible_links(count: int, nvlink: str, words: list[str]) -> None:
     with pytest.raises(DocumentError) as caught:
         parse(h100s(count, nvlink))
     assert all(word in str(caught.value) for word in words)
+
+
+def test_links_join_only_gpus_of_one_generation() -> None:
+    mixed = h100s(2, "{topology: mesh, links_per_gpu: 12}").replace(
+        "gpus: [", "gpus: [{count: 1, profile: a100-sxm-80gb}, "
+    )
+    with pytest.raises(DocumentError, match=r"m.yaml:4: nvlink: a100-sxm-80gb has NVLink 3 and h100-sxm-80gb NVLink 4"):
+        parse(mixed)
+
+
+def test_a_level_is_named_once() -> None:
+    pairs = "[{gpus: [0, 1], level: pix}, {gpus: [1, 0], level: sys}]"
+    with pytest.raises(DocumentError, match=r"pcie.pairs\[1\].gpus: the level between GPUs 0 and 1 is given already"):
+        parse(GOOD + f"pcie: {{pairs: {pairs}}}\n")
+
+
+def test_an_instance_has_no_more_memory_than_its_gpu() -> None:
+    small = h100s(1, "{topology: none}").replace("count: 1,", "count: 1, memory: 24Gi,")
+    with pytest.raises(DocumentError, match=r"mig.gpu0.instances\[0\]: 3g.40gb has 40448Mi of memory"):
+        parse(small + "mig: {gpu0: {mode: on, instances: [3g.40gb]}}\n")
 
 
 def test_mig_is_a_mode_of_cards_that_have_it() -> None:
@@ -209,7 +237,7 @@ def test_any_text_is_a_machine_or_one_error(text: str) -> None:
     assert "\n" not in mistake(text)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(
     st.integers(0, len(GOOD)),
     st.integers(0, 12),
