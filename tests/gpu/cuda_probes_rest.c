@@ -168,6 +168,9 @@ void probe_small(const struct probe_objects *objects)
     P(cuLibraryLoadData, 0, W(&unit), W(".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry probe()\n{\n    ret;\n}\n"), 0, 0, 0, 0, 0, 0); P(cuLibraryGetUnifiedFunction, 500, W(out), W(unit), W("absent")); P(cuLibraryUnload, 0, W(unit));
     P(cuTensorMapEncodeIm2col, INVALID, W(map), 0, 2, objects->memory, W(dimensions), W(strides), W(corner), W(corner), 64, 64, W(steps), 0, 0, 0, 0);
     P(cuExternalMemoryGetMappedMipmappedArray, HANDLE, W(out), 0, W(host));
+    enum { ILLEGAL = 401 }; /* of a process that is neither locked nor checkpointed */
+    P(cuCheckpointProcessGetState, 0, W(getpid()), W(out)); P(cuCheckpointProcessGetState, INVALID, W(getpid()), 0); P(cuCheckpointProcessGetRestoreThreadId, 0, W(getpid()), W(out)); P(cuCheckpointProcessLock, INVALID, W(-1), 0);
+    P(cuCheckpointProcessCheckpoint, ILLEGAL, W(getpid()), 0); P(cuCheckpointProcessRestore, ILLEGAL, W(getpid()), 0); P(cuCheckpointProcessUnlock, ILLEGAL, W(getpid()), 0);
     close(file);
     unlink(path);
 }
