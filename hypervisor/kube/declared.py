@@ -1,4 +1,4 @@
-"""Allocations that files declare, for hosts without Kubernetes. Strict and pure; one file, several allocations.
+"""Allocations and workers that files declare, for hosts without Kubernetes. Strict and pure; one file, several of each.
 
 [[allocations]]
 name = "notebook"        # the allocation's id
@@ -7,11 +7,17 @@ compute = "40%"          # or TFLOPS as 312; left out: no limit
 vram = "8Gi"
 isolation = "soft"
 qos = "medium"
+
+[[workers]]
+name = "server"
+allocation = "notebook"
+command = ["/usr/bin/serve", "--port", "8000"]
 """
 
 from __future__ import annotations
 
 import tomllib
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
@@ -25,6 +31,7 @@ from hypervisor.model import (
     OwnerKind,
     QosClass,
     Resources,
+    WorkerSpec,
 )
 from hypervisor.model.quantity import QuantityError, parse_bytes, parse_compute
 
@@ -47,9 +54,9 @@ class _Declared(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Worker(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    name: str
-    allocation: str
-    command: list[str]
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,50}$")]
+    allocation: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
+    command: Annotated[list[str], msgspec.Meta(min_length=1, max_length=256)]
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -57,23 +64,42 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     workers: list[_Worker] = []
 
 
-def read_declarations(text: str, *, file: str) -> tuple[AllocationSpec, ...]:
-    """The allocations of one file, whose name is given for messages and owns them. Raises DeclarationError."""
+# Of the ids of workers that files declare: it tells them from those that others started.
+WORKER_PREFIX = "declared-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What one file declares."""
+
+    allocations: tuple[AllocationSpec, ...] = ()
+    workers: tuple[WorkerSpec, ...] = ()
+
+
+def read_declarations(text: str, *, file: str) -> Declared:
+    """What one file declares; its name is given for messages and owns the allocations. Raises DeclarationError."""
     try:
         found = msgspec.convert(tomllib.loads(text), _File)
     except tomllib.TOMLDecodeError as error:
         raise DeclarationError(f"{file} is not TOML: {error}") from error
     except msgspec.ValidationError as error:
         raise DeclarationError(f"{file}: {error}") from error
-    if found.workers:
-        raise DeclarationError(
-            f"{file}: declares the worker {found.workers[0].name!r}, and this daemon can't start workers; remove it"
-        )
-    names = [each.name for each in found.allocations]
-    for name in names:
-        if names.count(name) > 1:
-            raise DeclarationError(f"{file}: declares {name!r} twice; give each allocation a name of its own")
-    return tuple(_spec(each, file) for each in found.allocations)
+    for names, what in (
+        ([each.name for each in found.allocations], "allocation"),
+        ([each.name for each in found.workers], "worker"),
+    ):
+        for name in names:
+            if names.count(name) > 1:
+                raise DeclarationError(f"{file}: declares {name!r} twice; give each {what} a name of its own")
+    return Declared(
+        allocations=tuple(_spec(each, file) for each in found.allocations),
+        workers=tuple(
+            WorkerSpec(
+                worker_id=f"{WORKER_PREFIX}{each.name}", command=tuple(each.command), allocation_id=each.allocation
+            )
+            for each in found.workers
+        ),
+    )
 
 
 def _spec(declared: _Declared, file: str) -> AllocationSpec:

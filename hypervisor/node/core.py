@@ -171,7 +171,12 @@ class NodeCore:
 
     def keep_declarations(self, directory: Path) -> Declarations:
         """What keeps the allocations that files of a directory declare; to be run."""
-        declarations = Declarations(directory, commands=self.commands, allocations=lambda: self._allocations.all)
+        declarations = Declarations(
+            directory,
+            commands=self.commands,
+            allocations=lambda: self._allocations.all,
+            workers=lambda: self._live.supervised,
+        )
         self._live.declarations = declarations
         self.add_feed("declarations", declarations)
         return declarations

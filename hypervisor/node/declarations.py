@@ -1,4 +1,5 @@
-"""Allocations that files of a directory declare, kept as the files say. A file that can't be used changes nothing."""
+"""Allocations and workers that files of a directory declare, kept as the files say. A file that can't be used changes
+nothing."""
 
 from __future__ import annotations
 
@@ -9,13 +10,23 @@ from pathlib import Path
 import structlog
 import trio
 
-from hypervisor.kube.declared import DeclarationError, read_declarations
-from hypervisor.model import Allocation, AllocationPhase, AllocationSpec, OwnerKind, Refusal
+from hypervisor.kube.declared import WORKER_PREFIX, DeclarationError, Declared, read_declarations
+from hypervisor.model import (
+    Allocation,
+    AllocationPhase,
+    AllocationSpec,
+    OwnerKind,
+    Refusal,
+    Worker,
+    WorkerPhase,
+    WorkerSpec,
+)
 from hypervisor.node.commands import Commands
 
 log = structlog.get_logger("node")
 LOOK_SECONDS = 2.0
 _SUFFIX = ".toml"
+_OVER = frozenset({WorkerPhase.STOPPED, WorkerPhase.FAILED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +42,18 @@ class Declarations:
     """One directory. For the trio main thread."""
 
     def __init__(
-        self, directory: Path, *, commands: Commands, allocations: Callable[[], tuple[Allocation, ...]]
+        self,
+        directory: Path,
+        *,
+        commands: Commands,
+        allocations: Callable[[], tuple[Allocation, ...]],
+        workers: Callable[[], tuple[Worker, ...]],
     ) -> None:
         self._directory = directory
         self._commands = commands
         self._allocations = allocations
-        self._files: dict[str, tuple[tuple[int, int, int], tuple[AllocationSpec, ...] | None]] = {}
+        self._workers = workers
+        self._files: dict[str, tuple[tuple[int, int, int], Declared | None]] = {}
         self._failures: dict[str, str] = {}
 
     @property
@@ -56,6 +73,7 @@ class Declarations:
         wanted = self._read(failures)
         if wanted is not None:
             await self._bring_about(wanted, failures)
+            await self._bring_workers_about(failures)
         for key in sorted(failures):
             if failures[key] != self._failures.get(key):
                 log.warning("a declaration can't be carried out", reason=failures[key])
@@ -65,7 +83,7 @@ class Declarations:
         """As of the last look."""
         return DeclarationsStatistics(
             files=len(self._files),
-            declared=sum(len(specs or ()) for _, specs in self._files.values()),
+            declared=sum(len(found.allocations) + len(found.workers) for _, found in self._files.values() if found),
             failing=len(self._failures),
         )
 
@@ -82,7 +100,7 @@ class Declarations:
         self._files = read
         wanted: dict[str, AllocationSpec] = {}
         for name, (_, specs) in read.items():
-            for spec in specs or ():
+            for spec in specs.allocations if specs else ():
                 if spec.allocation_id in wanted:
                     other = wanted[spec.allocation_id].owner.name
                     failures[name] = f"{name}: declares {spec.allocation_id!r}, which {other} declares too"
@@ -90,9 +108,7 @@ class Declarations:
                     wanted[spec.allocation_id] = spec
         return wanted
 
-    def _read_file(
-        self, path: Path, failures: dict[str, str]
-    ) -> tuple[tuple[int, int, int], tuple[AllocationSpec, ...] | None]:
+    def _read_file(self, path: Path, failures: dict[str, str]) -> tuple[tuple[int, int, int], Declared | None]:
         """What a file says; of one that can't be used, what it said before, None when it never could be."""
         found = path.stat()
         state = (found.st_ino, found.st_mtime_ns, found.st_size)
@@ -100,7 +116,7 @@ class Declarations:
         if before is not None and before[0] == state and path.name not in self._failures:
             return before
         try:
-            return state, read_declarations(path.read_text(encoding="utf-8"), file=path.name)
+            return state, _declared(path, writable_by_others=bool(found.st_mode & 0o022))
         except (DeclarationError, UnicodeDecodeError) as error:
             failures[path.name] = str(error)
             return state, before[1] if before is not None else None
@@ -123,6 +139,29 @@ class Declarations:
             elif held.spec != spec:
                 await self._tried(name, failures, self._change, held, spec)
 
+    async def _bring_workers_about(self, failures: dict[str, str]) -> None:
+        ours = {each.worker_id: each for each in self._workers() if each.worker_id.startswith(WORKER_PREFIX)}
+        wanted: dict[str, WorkerSpec] = {}
+        for name, (_, found) in self._files.items():
+            for spec in found.workers if found else ():
+                if spec.worker_id in wanted:
+                    failures[name] = f"{name}: declares a worker that another file declares too: {spec.worker_id}"
+                wanted.setdefault(spec.worker_id, spec)
+        unread = any(found is None for _, found in self._files.values())
+        for worker_id in ours:
+            if worker_id not in wanted and not unread:
+                await self._tried(worker_id, failures, self._stop, worker_id)
+        for worker_id, spec in wanted.items():
+            held = ours.get(worker_id)
+            if held is not None and (held.command, held.allocation_id) != (spec.command, spec.allocation_id):
+                await self._tried(worker_id, failures, self._stop, worker_id)
+                held = None
+            if held is None or held.phase in _OVER:
+                await self._tried(worker_id, failures, self._commands.start_worker, spec)
+
+    async def _stop(self, worker_id: str) -> None:
+        await self._commands.stop_worker(worker_id, grace_seconds=None, forget=True)
+
     async def _allocate(self, spec: AllocationSpec) -> None:
         await self._commands.allocate(spec, dry_run=False)
 
@@ -142,4 +181,12 @@ class Declarations:
         try:
             await action(*arguments)
         except Refusal as refusal:
-            failures[f"allocation {name}"] = f"the declared allocation '{name}' is not as it should be: {refusal}"
+            failures[f"object {name}"] = f"the declared '{name}' is not as it should be: {refusal}"
+
+
+def _declared(path: Path, *, writable_by_others: bool) -> Declared:
+    """What a file declares. Raises DeclarationError, UnicodeDecodeError or OSError."""
+    found = read_declarations(path.read_text(encoding="utf-8"), file=path.name)
+    if found.workers and writable_by_others:
+        raise DeclarationError(f"{path.name}: declares a worker, and others may write the file; chmod go-w {path}")
+    return found

@@ -182,7 +182,8 @@ def environment(given: Given, group: str) -> dict[str, str]:
     found = dict(given.answer.envs)
     found["TF_SHM_PATH"] = str(host_path(given, found["TF_SHM_PATH"]))
     preload = host_path(given, "/etc/ld.so.preload").read_text().strip()
-    found["LD_PRELOAD"] = str(host_path(given, preload))
+    # The loader puts the folder of a 64-bit program's libraries in place of $LIB.
+    found["LD_PRELOAD"] = str(host_path(given, preload.replace("$LIB", "lib64")))
     return {**os.environ, **found, "SIM_GROUP": group}
 
 

@@ -40,7 +40,9 @@ class Server:
         self.memory = dict(daemon.default_memory)
         self.clients: dict[int, socket.socket] = {}
         environment = dict(os.environ) | {"SIM_MPS_SERVER": "1"}
-        self.process = subprocess.Popen([str(LOAD), "--idle", "--seconds", "86400"], env=environment, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [str(LOAD), "--idle", "--seconds", "86400"], env=environment, stdout=subprocess.PIPE
+        )
         assert self.process.stdout is not None
         self.process.stdout.readline()  # it has its context
         self.pid = self.process.pid

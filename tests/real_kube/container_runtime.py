@@ -266,7 +266,8 @@ class ContainerRuntime:
         found = {each.key: mounted.get(each.value.decode(), each.value.decode()) for each in config.envs}
         preload = mounted.get("/etc/ld.so.preload")
         if preload is not None:
-            found["LD_PRELOAD"] = mounted[Path(preload).read_text().strip()]
+            # As the loader reads it in a 64-bit program.
+            found["LD_PRELOAD"] = mounted[Path(preload).read_text().strip().replace("$LIB", "lib64")]
         return {"PATH": os.environ["PATH"], **found}
 
 

@@ -86,6 +86,19 @@ def test_proxy_cdi_and_declarations(make_node, tmp_path: Path) -> None:
         return {each["spec"]["allocationId"]: each["devices"][0]["limits"]["vramBytes"] for each in items}
 
     wait_until(lambda: limits().get("notebook") == str(8 * 2**30), "what is declared")
+    worker = '[[workers]]\nname = "server"\nallocation = "notebook"\ncommand = ["sleep", "3600"]\n'
+    (declared / "w.toml").write_text(worker)
+    (declared / "w.toml").chmod(0o666)
+    wait_until(lambda: "DeclarationRejected" in node.conditions(), "a file that others may write to be refused")
+    (declared / "w.toml").chmod(0o600)
+
+    def workers() -> dict[str, str]:
+        items = json.loads(node.daemon.cli("get", "workers", "-o", "json").stdout)["items"]
+        return {each["workerId"]: each["allocationId"] for each in items}
+
+    wait_until(lambda: workers() == {"declared-server": "notebook"}, "the declared worker")
+    (declared / "w.toml").unlink()
+    wait_until(lambda: not workers(), "the end of the worker that is declared no more")
     (declared / "b.toml").write_text("[[allocations]]\nname = 3\n")
     wait_until(lambda: "DeclarationRejected" in node.conditions(), "the condition")
     (declared / "a.toml").write_text('[[allocations]]\nname = "notebook"\ngpu = "7"\ncompute = "40%"\nvram = "4Gi"\n')

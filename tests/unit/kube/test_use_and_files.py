@@ -219,7 +219,11 @@ def test_what_needs_cdi_files_wants_a_directory_for_them(settings: dict[str, str
 def test_declarations() -> None:
     text = '[[allocations]]\nname = "a"\ngpu = "0"\ncompute = "40%"\nvram = "8Gi"\n'
     text += '[[allocations]]\nname = "b"\ncount = 2'
-    first, second = read_declarations(text, file="x.toml")
+    text += '\n[[workers]]\nname = "w"\nallocation = "a"\ncommand = ["serve", "--all"]\n'
+    found = read_declarations(text, file="x.toml")
+    first, second = found.allocations
+    (worker,) = found.workers
+    assert (worker.worker_id, worker.allocation_id, worker.command) == ("declared-w", "a", ("serve", "--all"))
     assert first.devices[0].limits.vram_bytes == 8 * v.GIB
     assert (first.owner.name, len(second.devices)) == ("x.toml", 2)
 
@@ -233,7 +237,8 @@ def test_declarations() -> None:
         ('[[allocations]]\nname = "../a"', "name"),
         ('[[allocations]]\nname = "a"\n[[allocations]]\nname = "a"', "twice"),
         ('[[allocations]]\nname = "a"\ngpu = "0"\ncount = 2', "count says 2"),
-        ('[[workers]]\nname = "w"\nallocation = "a"\ncommand = ["x"]', "can't start workers"),
+        ('[[workers]]\nname = "w"\nallocation = "a"\ncommand = []', "command"),
+        ('[[workers]]\nname = "../w"\nallocation = "a"\ncommand = ["x"]', "name"),
     ],
 )
 def test_a_wrong_declaration_is_quoted(text: str, words: str) -> None:
