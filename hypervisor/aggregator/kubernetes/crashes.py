@@ -135,5 +135,9 @@ class HypervisorPods:
             "kind": "GPUNode",
             "metadata": {"name": node, "annotations": {names.RECREATED: recreated.text()}},
         }
-        live = await self._client.apply(f"{names.GPU_NODES}/{node}", body, manager=names.RECREATE_MANAGER, force=True)
+        place = f"{names.GPU_NODES}/{node}"
+        live = await self._client.apply(place, body, manager=names.RECREATE_MANAGER, force=True)
+        if not live.get("status"):
+            body = {**body, "metadata": {"name": node}, "status": {"phase": "Pending"}}
+            await self._client.apply(f"{place}/status", body, manager=names.STATUS_MANAGER, force=True)
         return str(live["metadata"]["uid"])

@@ -132,6 +132,7 @@ def test_a_hypervisor_in_a_crash_loop_is_made_anew_with_the_cause(kube: Kube, re
     assert (event["regarding"]["kind"], event["regarding"]["uid"]) == ("GPUNode", node["metadata"]["uid"])
     assert "exit code 139, signal SIGSEGV, Error: NVML: version mismatch" in event["note"]
     assert "has restarted 6 times, more than 5" in event["note"]
+    assert node["status"]["phase"] == "Pending"
     assert not removed(kube, "hypervisor-y")
     # The next one crashes as often: the back-off holds, also for the next leader.
     pod, status = crashing_pod("hypervisor-z", 9)
