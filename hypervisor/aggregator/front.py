@@ -64,7 +64,7 @@ class Front:
         """Bind and serve; returns the addresses. Raises ListenError, and then nothing is bound."""
         server = self._listeners.server
         server.add_generic_rpc_handlers((self.gate,))
-        add_standing_services(server, _SERVICES, self.closing)
+        add_standing_services(server, _SERVICES, self.closing, opened=self.gate.opened)
         for text in self._settings.listen:
             self._listeners.bind(text, insecure=self._settings.insecure)
         for text in self._settings.token_listen:

@@ -5,6 +5,7 @@ The server is bound all the time, so that who asks the wrong replica learns wher
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ class Gate(grpc.GenericRpcHandler):
     def __init__(self, services: Sequence[str], refusal: Callable[[], Refusal]) -> None:
         self._prefixes = tuple(f"/{service}/" for service in services)
         self._refusal = refusal
+        self.opened = asyncio.Event()
         self._handlers: tuple[grpc.GenericRpcHandler, ...] = ()
         self._refusing: Any = grpc.stream_stream_rpc_method_handler(self._refuse)
 
@@ -28,6 +30,7 @@ class Gate(grpc.GenericRpcHandler):
         found = HandlerList()
         register(found)
         self._handlers = tuple(found.handlers)
+        self.opened.set()
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         """The handler of one call; None for a method that is none of ours."""

@@ -21,21 +21,27 @@ _UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """Health of the services of this server: serving until it closes."""
+    """Health of the services of this server: serving from when it is open until it closes."""
 
-    def __init__(self, services: Sequence[str], closing: asyncio.Event) -> None:
+    def __init__(self, services: Sequence[str], closing: asyncio.Event, opened: asyncio.Event) -> None:
         self._services = frozenset(("", *services))
         self._closing = closing
+        self._opened = opened
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
         if request.service not in self._services:
             await context.abort(grpc.StatusCode.NOT_FOUND, "this server doesn't offer that service")
-        return health_pb2.HealthCheckResponse(status=_NOT_SERVING if self._closing.is_set() else _SERVING)
+        serving = self._opened.is_set() and not self._closing.is_set()
+        return health_pb2.HealthCheckResponse(status=_SERVING if serving else _NOT_SERVING)
 
     async def Watch(
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         known = request.service in self._services
+        if known and not self._opened.is_set():
+            yield health_pb2.HealthCheckResponse(status=_NOT_SERVING)
+            if not await _opened_before(self._opened, self._closing):
+                return
         yield health_pb2.HealthCheckResponse(status=_SERVING if known else _UNKNOWN)
         await self._closing.wait()
         if known:
@@ -57,11 +63,28 @@ class ReflectionService(_async.ReflectionServicer):  # type: ignore[misc]
             yield answer
 
 
-def add_standing_services(server: grpc.aio.Server, services: Sequence[str], closing: asyncio.Event) -> None:
-    """Add health and reflection for these services; their streams end when closing is set."""
+def add_standing_services(
+    server: grpc.aio.Server, services: Sequence[str], closing: asyncio.Event, *, opened: asyncio.Event | None = None
+) -> None:
+    """Add health and reflection for these services; their streams end when closing is set. opened: set from when on
+    the services answer; None: from the start."""
+    if opened is None:
+        opened = asyncio.Event()
+        opened.set()
     names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    health_pb2_grpc.add_HealthServicer_to_server(HealthService(services, closing), server)
+    health_pb2_grpc.add_HealthServicer_to_server(HealthService(services, closing, opened), server)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(ReflectionService(names, closing), server)
+
+
+async def _opened_before(opened: asyncio.Event, closing: asyncio.Event) -> bool:
+    """Wait for either; False when it was closing."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in (opened, closing)]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
+    return not closing.is_set()
 
 
 async def _until(closing: asyncio.Event, items: AsyncIterator[T]) -> AsyncIterator[T]:

@@ -8,10 +8,11 @@ from urllib.error import HTTPError
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hypervisor.v1 import cluster_pb2, node_pb2
 from tests.fleet import messages
-from tests.fleet.process import AggregatorProcess, all_gpus, wait_until
+from tests.fleet.process import AggregatorProcess, all_gpus, channel_to, wait_until
 from tests.fleet.stream import ReportStream
 from tests.integration.aggregator_kube.conftest import GROUP, LEASE, Kube, is_ready
 
@@ -51,11 +52,18 @@ def refusal(process: AggregatorProcess) -> str:
     return str(raised.value.details())
 
 
+def health(process: AggregatorProcess) -> str:
+    with channel_to(process.address) as channel:
+        found = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(found.status))
+
+
 def test_only_the_leader_answers_and_the_other_says_where_it_is(kube: Kube, replica: Replica) -> None:
     first = replica("one")
     second = replica("two", lead=False)
     wait_until(lambda: reasons(second) == [f"this replica follows one, at {first.address}"], "the follower knows")
     assert refusal(second) == f"this replica follows one, at {first.address}; connect to {first.address}"
+    assert (health(first), health(second)) == ("SERVING", "NOT_SERVING")
     with ReportStream(second.address) as stream:
         stream.send(messages.hello("node-a"))
         error = wait_until(lambda: stream.error, "a report to the follower is refused")
