@@ -17,7 +17,8 @@ from tests.fleet.stream import ReportStream
 
 @pytest.fixture
 def aggregator(tmp_path: Path) -> Iterator[AggregatorProcess]:
-    process = AggregatorProcess(tmp_path)
+    # The stream sends no heartbeats; it is fresh for as long as a test may take.
+    process = AggregatorProcess(tmp_path, heartbeat_seconds=60)
     process.start()
     with ReportStream(process.address) as stream:
         stream.send(m.hello("rack-a"), m.snapshot(m.revision(1, 1), m.state("rack-a")))
