@@ -53,7 +53,8 @@ class Probe:
 class WorkerSpec:
     """What was asked for. environment is the whole environment of the worker, as pairs.
 
-    gpu_uuids, isolation and the two limits are what the worker's allocation came to when it was started.
+    gpu_uuids, their PCI addresses, isolation and the two limits are what the worker's allocation came to when it was
+    started.
     grace_seconds: time between the request to stop and the kill.
     """
 
@@ -62,6 +63,7 @@ class WorkerSpec:
     allocation_id: str = ""
     environment: tuple[tuple[str, str], ...] = ()
     gpu_uuids: tuple[str, ...] = ()
+    gpu_bus_ids: tuple[str, ...] = ()
     isolation: IsolationMode = IsolationMode.SHARED
     effective_sm_percent: int | None = None
     memory_limit_bytes: int | None = None

@@ -191,15 +191,19 @@ class NodeCore:
             emit=self._journal.emit,
             changed=lambda: changed[0]() if changed else None,
         ) as supervisor:
+            cards = self._mps_cards(supervisor)
             workers = NodeWorkers(
                 supervisor,
                 allocations=lambda: self._allocations.all,
                 environment=self.commands.environment_of,
+                bus_id=self._bus_id,
+                effective=lambda allocation: (
+                    cards.effective_percent(allocation) if allocation.spec.isolation is IsolationMode.HARD else None
+                ),
             )
             changed.append(workers.note_change)
             self._live.workers = self.commands.workers = workers
             self.add_feed("workers", supervisor)
-            cards = self._mps_cards(supervisor)
             self._allocations.hard = self.commands.hard = cards
             self._publisher.publish()
             async with trio.open_nursery() as nursery:
@@ -255,6 +259,10 @@ class NodeCore:
             emit=self._journal.emit,
             idle_seconds=lambda: self._live.settings.freeze_idle_seconds,
         )
+
+    def _bus_id(self, uuid: str) -> str:
+        found = (each.identity for each in self._reader.inventory.devices if each.identity.uuid == uuid)
+        return next((identity.pci_bus_id for identity in found), "")
 
     def _hard_allocations(self) -> tuple[Allocation, ...]:
         return tuple(each for each in self._allocations.all if each.spec.isolation is IsolationMode.HARD)

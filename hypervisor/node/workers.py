@@ -34,8 +34,13 @@ class NodeWorkers:
         *,
         allocations: Callable[[], tuple[Allocation, ...]],
         environment: Callable[[Allocation], Mapping[str, str]],
+        bus_id: Callable[[str], str],
+        effective: Callable[[Allocation], float | None] = lambda _: None,
     ) -> None:
-        """environment: of an allocation's processes."""
+        """environment: of an allocation's processes. bus_id: the PCI address of a GPU, "" when it is not known.
+        effective: the percentage of the SMs that a hard allocation comes to, None for others."""
+        self._bus_id = bus_id
+        self._effective = effective
         self._supervisor = supervisor
         self._allocations = allocations
         self._environment = environment
@@ -83,12 +88,15 @@ class NodeWorkers:
         shares = [grant.limit_share_ppm for grant in allocation.grants]
         memory = [grant.limit_vram_bytes for grant in allocation.grants if grant.limit_vram_bytes is not None]
         limited = allocation.spec.isolation is not IsolationMode.SHARED
+        asked = min(shares) * 100 // SHARE_FULL_PPM if limited and shares else None
+        effective = self._effective(allocation)
         return replace(
             spec,
             environment=tuple(sorted(variables.items())),
             gpu_uuids=tuple(grant.gpu_uuid for grant in allocation.grants),
             isolation=allocation.spec.isolation,
-            effective_sm_percent=min(shares) * 100 // SHARE_FULL_PPM if limited and shares else None,
+            gpu_bus_ids=tuple(filter(None, (self._bus_id(grant.gpu_uuid) for grant in allocation.grants))),
+            effective_sm_percent=asked if effective is None else round(effective),
             memory_limit_bytes=min(memory) if limited and memory else None,
         )
 

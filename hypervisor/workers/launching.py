@@ -9,6 +9,8 @@ from pathlib import Path
 
 import trio
 
+from hypervisor.model import WorkerSpec
+from hypervisor.workers.cgroup import MemoryControl, MemoryControlError
 from hypervisor.workers.settings import WorkerSettings
 
 START_SECONDS = 10.0
@@ -48,6 +50,21 @@ def prepare_cgroup(parent: Path, worker_id: str) -> Path:
     except OSError as error:
         raise LaunchError(f"can't make the cgroup {path}: {error.strerror}; set worker_cgroup") from error
     return path
+
+
+def limit_memory(control: MemoryControl | None, cgroup: Path, spec: WorkerSpec) -> None:
+    """Have the kernel bound the VRAM of a worker's whole cgroup, where it can. Raises LaunchError when it can and the
+    limit is not in force: a worker does not run without it."""
+    if control is None or spec.memory_limit_bytes is None:
+        return
+    for bus_id in spec.gpu_bus_ids:
+        region = control.region(bus_id)
+        if region is None:
+            continue
+        try:
+            control.set(cgroup, region, hard_bytes=spec.memory_limit_bytes)
+        except MemoryControlError as error:
+            raise LaunchError(str(error)) from error
 
 
 def remove_cgroup(parent: Path, worker_id: str) -> None:

@@ -19,12 +19,17 @@ def cgroup_for(setting: str, directory: Path) -> Path | None:
     if setting == NONE:
         return None
     if setting == AUTO:
-        root = _root(Path("/proc/self/mountinfo").read_text().splitlines())
+        root = tree_root()
         if root is None or os.geteuid() != 0 or not os.access(root, os.W_OK):
             return None
     else:
         root = Path(setting)
     return root / FOLDER / hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]
+
+
+def tree_root() -> Path | None:
+    """Where the whole cgroup-v2 tree is mounted and may be written to; None where it is not."""
+    return _root(Path("/proc/self/mountinfo").read_text().splitlines())
 
 
 def _root(mounts: Iterable[str]) -> Path | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import hypervisor
 from hypervisor.config import Settings
 from hypervisor.workers.backoff import Backoff
-from hypervisor.workers.placing import cgroup_for
+from hypervisor.workers.cgroup import MemoryControl
+from hypervisor.workers.placing import cgroup_for, tree_root
 
 SHIM = Path(hypervisor.__file__).resolve().parent / "native" / "worker-shim"
 
@@ -16,11 +17,13 @@ SHIM = Path(hypervisor.__file__).resolve().parent / "native" / "worker-shim"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     """directory: one folder a worker below it. launcher: unix socket of a launcher, None to start shims ourselves.
-    cgroup: cgroup-v2 directory for workers, None to leave them where they are started."""
+    cgroup: cgroup-v2 directory for workers, None to leave them where they are started. memory: the kernel's control of
+    device memory, None where driver or kernel have none."""
 
     directory: Path
     launcher: Path | None = None
     cgroup: Path | None = None
+    memory: MemoryControl | None = None
     backoff: Backoff = field(default_factory=Backoff)
     log_bytes: int = 2**20
     log_files: int = 3
@@ -29,7 +32,9 @@ class WorkerSettings:
     @classmethod
     def of(cls, settings: Settings) -> WorkerSettings:
         """From the daemon's settings."""
+        root = tree_root()
         return cls(
+            memory=MemoryControl.find(root) if root is not None else None,
             directory=settings.state_path / "workers",
             launcher=Path(settings.worker_launcher.removeprefix("unix:")) if settings.worker_launcher else None,
             # A launcher starts them where it lives itself.

@@ -167,6 +167,7 @@ class Supervised:
             cgroup = None
             if settings.cgroup is not None:
                 cgroup = launching.prepare_cgroup(settings.cgroup, self.spec.worker_id)
+                launching.limit_memory(settings.memory, cgroup, self.spec)
             shim_files.write_start(
                 self.directory,
                 self.spec,
