@@ -26,6 +26,7 @@ log = structlog.get_logger("workers")
 SHIM_LATE_SECONDS = 5.0  # a shim that takes so much longer than its grace hangs, and is killed itself
 ADOPT_SECONDS = 3.0  # a shim that holds the lock has written its status by then
 _ADOPT_PAUSE = 0.02
+_SAME_START_SECONDS = 10.0  # the record has the time before the launch; nothing is written for the difference
 
 
 class Supervised:
@@ -212,7 +213,8 @@ class Supervised:
         self._status = status
         self._condemned = ""
         self._unready = "" if not self._has("readiness") else "its readiness probe has not passed yet"
-        self._keep(started_at=status.started_at)
+        if abs(self.record.started_at - status.started_at) > _SAME_START_SECONDS:
+            self._keep(started_at=status.started_at)
         self._enter(WorkerPhase.RUNNING)
         self.attempted.set()
 

@@ -55,7 +55,7 @@ class Server:
 class Daemon:
     def __init__(self, arguments: list[str]) -> None:
         self.multiuser = "-multiuser-server" in arguments
-        self.default_percent = 100.0
+        self.default_percent = float(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"))
         self.default_memory: dict[str, int] = {}
         self.servers: list[Server] = []
         self.lock = threading.Condition()
@@ -142,10 +142,10 @@ class Daemon:
             case ["set_default_device_pinned_mem_limit", device, value]:
                 if "forget" not in active:
                     self.default_memory[device] = amount(value)
-                return value
+                return ""
             case ["get_default_device_pinned_mem_limit", device]:
                 found_bytes = self.default_memory.get(device)
-                return f"{found_bytes >> 20}M" if found_bytes is not None else "unlimited"
+                return spelled(found_bytes)
             case ["get_active_thread_percentage", pid]:
                 found = self.named(pid)
                 return "Server not found" if found is None else f"{found.percent:.1f}"
@@ -153,7 +153,7 @@ class Daemon:
                 found = self.named(pid)
                 if found is None:
                     return "Server not found"
-                return f"{found.memory[device] >> 20}M" if device in found.memory else "unlimited"
+                return spelled(found.memory.get(device))
             case ["get_client_list", pid]:
                 found = self.named(pid)
                 return "Server not found" if found is None else "\n".join(map(str, found.clients))
@@ -171,7 +171,7 @@ class Daemon:
             case ["quit", *_]:
                 threading.Timer(0.01, self.quit).start()
                 return ""
-        return f"Unknown command: {' '.join(words)}"
+        return f'Unknown command "{words[0] if words else ""}"'
 
     def named(self, pid: str) -> Server | None:
         return next((server for server in self.servers if server.running and str(server.pid) == pid), None)
@@ -217,6 +217,13 @@ class Daemon:
 def return_never() -> None:
     while True:
         time.sleep(3600)
+
+
+def spelled(found: int | None) -> str:
+    """As the real one spells it: nothing where there is no limit, from one gigabyte on whole ones, rounded down."""
+    if found is None:
+        return ""
+    return f"{found >> 30}G" if found >= 2**30 else f"{found >> 20}M"
 
 
 def amount(text: str) -> int:

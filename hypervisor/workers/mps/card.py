@@ -183,10 +183,15 @@ class MpsCard:
         """The control daemon as a worker."""
         flags = ("-multiuser-server",) if self._settings.multiuser else ()
         memory = self.memory.memory_mebibytes
+        variables = self._control.variables
+        # In force from its first moment: a client may be quicker than our commands.
+        variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(self.memory.percent)
+        if memory is not None:
+            variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"{_DEVICE}={memory}M"
         return WorkerSpec(
             worker_id=self.worker_id,
             command=(self._settings.program, "-f", *flags),
-            environment=tuple(sorted(self._control.variables.items())),
+            environment=tuple(sorted(variables.items())),
             gpu_uuids=(self.memory.uuid,),
             isolation=IsolationMode.HARD,
             effective_sm_percent=round(self.effective_percent),
@@ -275,10 +280,10 @@ class MpsCard:
             raise ControlError(
                 f"'{percent}' says {found:g}% and {self.cut.percent}% was set: the limit is not in force"
             )
-        if self.cut.memory_mebibytes is not None and held != self.cut.memory_mebibytes:
-            raise ControlError(
-                f"'{memory}' says {held} MiB and {self.cut.memory_mebibytes} MiB was set: the limit is not in force"
-            )
+        wanted = self.cut.memory_mebibytes
+        if wanted is not None and (held is None or not held.tells(wanted)):
+            told = "nothing" if held is None else f"{held.mebibytes} MiB"
+            raise ControlError(f"'{memory}' says {told} and {wanted} MiB was set: the limit is not in force")
 
     def _new_run(self, run: tuple[int | None, int]) -> None:
         if self._run != (None, 0):

@@ -10,12 +10,24 @@ from pathlib import Path
 
 import trio
 
-_ONE_EACH = 2
+_STATUS = "get_server_status"  # not in programs of branch 535
 _REFUSED = re.compile(r"fail|invalid|unknown|not found|error|denied|unsupported", re.IGNORECASE)
 
 
 class ControlError(Exception):
     """A command was not carried out; the text says which, why, and what it means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """Memory as the program tells it: from 1 GiB on in whole GiB, rounded down."""
+
+    mebibytes: int
+    step: int
+
+    def tells(self, mebibytes: int) -> bool:
+        """Whether this is what is told of a limit."""
+        return mebibytes - mebibytes % self.step == self.mebibytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +49,9 @@ class Control:
             "CUDA_MPS_LOG_DIRECTORY": str(self.log_directory),
         }
 
-    async def ask(self, command: str) -> str:
-        """The answer to a command, "" where it has none. Raises ControlError. Cancelling ends the wait."""
+    async def ask(self, command: str, *, optional: str = "") -> str:
+        """The answer to a command, "" where it has none. optional: a verb that older programs don't know, whose
+        refusal is left in the answer. Raises ControlError. Cancelling ends the wait."""
         with trio.move_on_after(self.answer_seconds):
             try:
                 done = await trio.run_process(
@@ -52,7 +65,8 @@ class Control:
             except OSError as error:
                 raise ControlError(f"{self.program} can't be run: {error.strerror}") from error
             answer = done.stdout.decode(errors="replace").strip()
-            if done.returncode != 0 or _REFUSED.search(answer):
+            judged = answer.replace(_unknown(optional), "") if optional else answer
+            if done.returncode != 0 or _REFUSED.search(judged):
                 raise ControlError(f"'{command}' was answered: {answer or f'exit status {done.returncode}'}")
             return answer
         raise ControlError(f"'{command}' had no answer within {self.answer_seconds:g} s")
@@ -63,7 +77,7 @@ class Control:
 
     async def status(self, server: int) -> str:
         """INITIALIZING, ACTIVE or FAULT. Raises ControlError."""
-        return (await self.ask(f"get_server_status {server}")).upper()
+        return _status(await self.ask(f"get_server_status {server}", optional=_STATUS))
 
     async def clients(self, server: int) -> tuple[int, ...]:
         """Pids of a server's clients. Raises ControlError."""
@@ -71,19 +85,29 @@ class Control:
 
     async def server(self, server: int) -> tuple[str, tuple[int, ...]]:
         """A server's status and its clients, in one run of the program. Raises ControlError."""
-        answer = await self.ask(f"get_server_status {server}\nget_client_list {server}")
-        lines = answer.split("\n", 1)
-        return lines[0].strip().upper(), _pids(lines[1]) if len(lines) > 1 else ()
+        answer = await self.ask(f"get_server_status {server}\nget_client_list {server}", optional=_STATUS)
+        status, _, clients = answer.partition("\n")
+        return _status(status), _pids(clients)
 
-    async def limits(self, percent: str, memory: str) -> tuple[float, int | None]:
-        """The percentage and the MiB that two commands read, each with one line; MiB None: no limit. Raises
+    async def limits(self, percent: str, memory: str) -> tuple[float, Amount | None]:
+        """The percentage and the memory that two commands read; None: no limit, which has no line. Raises
         ControlError."""
         lines = (await self.ask(f"{percent}\n{memory}")).splitlines()
-        if len(lines) != _ONE_EACH:
-            raise ControlError(f"'{percent}' and '{memory}' were answered by {len(lines)} lines")
-        found = re.search(r"(\d+)\s*([MG])", lines[1])
-        mebibytes = None if found is None else int(found.group(1)) << (10 if found.group(2) == "G" else 0)
-        return _number(percent, lines[0]), mebibytes
+        if not lines:
+            raise ControlError(f"'{percent}' had no answer")
+        found = re.search(r"(\d+)\s*([MG])", lines[-1]) if len(lines) > 1 else None
+        step = 1024 if found is not None and found.group(2) == "G" else 1
+        amount = None if found is None else Amount(mebibytes=int(found.group(1)) * step, step=step)
+        return _number(percent, lines[0]), amount
+
+
+def _unknown(verb: str) -> str:
+    return f'Unknown command "{verb}"'
+
+
+def _status(answer: str) -> str:
+    """A server that is listed and whose program knows no states counts as active."""
+    return "ACTIVE" if answer.strip() == _unknown(_STATUS) else answer.strip().upper()
 
 
 def _pids(answer: str) -> tuple[int, ...]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from hypervisor.config import Settings
 
+_FLAG = b"multiuser-server"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsSettings:
@@ -25,11 +27,23 @@ class MpsSettings:
     @classmethod
     def of(cls, settings: Settings) -> MpsSettings:
         """From the daemon's settings."""
+        program = shutil.which(settings.mps_program) or ""
         return cls(
-            program=shutil.which(settings.mps_program) or "",
+            program=program,
             directory=Path(settings.mps_dir) if settings.mps_dir else settings.state_path / "mps",
             # Only a server of root's may serve several users.
-            multiuser=settings.mps_multiuser and os.geteuid() == 0,
+            multiuser=settings.mps_multiuser and os.geteuid() == 0 and knows_multiuser(program),
             probe_seconds=settings.mps_probe_seconds,
             answer_seconds=settings.mps_answer_seconds,
         )
+
+
+def knows_multiuser(program: str) -> bool:
+    """Whether a control program has the flag; one that has not (branches 535 and 550) takes it for something else, and
+    does not start a daemon at all. There is no other way to ask it."""
+    if not program:
+        return False
+    try:
+        return _FLAG in Path(program).read_bytes()
+    except OSError:
+        return False

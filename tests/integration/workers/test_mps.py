@@ -221,7 +221,7 @@ def test_limits_that_are_not_in_force_are_not_offered(mps: Mps) -> None:
             grant = mps.grant()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(cards.prepare, grant, OWNER)
-                why = "100% and 25% was set: the limit is not in force"
+                why = "says nothing and 4096 MiB was set: the limit is not in force"
                 await until(lambda: why in cards.withheld().get(mps.uuid, ""), why, 60)
                 nursery.cancel_scope.cancel()
             assert cards.enforcement(mps.allocation(grant)) is Enforcement.UNVERIFIED
