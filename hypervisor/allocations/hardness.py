@@ -21,6 +21,10 @@ class HardCards(Protocol):
         """What a process of a hard allocation needs besides what every process of an allocation does."""
         ...
 
+    def effective_percent(self, allocation: Allocation) -> float | None:
+        """The percentage of the SMs that each process of a hard allocation can use; None where that is not known."""
+        ...
+
     def enforcement(self, allocation: Allocation) -> Enforcement:
         """How sure it is that a hard allocation's limits hold."""
         ...

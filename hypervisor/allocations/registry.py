@@ -355,9 +355,13 @@ class Allocations:
         usage = held.current_usage
         if held.allocation.spec.isolation is not IsolationMode.HARD or self.hard is None:
             return usage
+        percent = self.hard.effective_percent(held.allocation)
+        judged = replace(
+            usage, devices=tuple(replace(device, effective_sm_percent=percent) for device in usage.devices)
+        )
         if usage.enforcement is Enforcement.VIOLATED:
-            return usage
-        return replace(usage, enforcement=self.hard.enforcement(held.allocation))
+            return judged
+        return replace(judged, enforcement=self.hard.enforcement(held.allocation))
 
     def _repeats(self, held: Held, spec: AllocationSpec) -> bool:
         """Whether spec repeats what was granted; False when that has ended meanwhile. Raises Refusal."""

@@ -217,6 +217,8 @@ def _device(device: pb.AllocatedDevice) -> Iterable[tuple[str, str]]:
         (f"{figures.share(device.request_share_ppm)} of GPU time, {format_bytes(device.request_vram_bytes)}"),
     )
     yield "VRAM limit", figures.vram(device.limits)
+    if device.HasField("effective_hard_sm_percent"):
+        yield "Effective SMs", f"{device.effective_hard_sm_percent:.4g}% for each process, as the hardware rounds it"
     if not device.HasField("usage"):
         yield "Usage", figures.UNKNOWN
         return

@@ -54,6 +54,7 @@ class DeviceUsage:
     denials_total: Figure[int]
     over: bool
     pacing: Pacing | None = None
+    effective_sm_percent: float | None = None  # of a hard share: what the driver rounds it to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

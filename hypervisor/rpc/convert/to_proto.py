@@ -278,6 +278,8 @@ def _granted_to_proto(
     message.requests.vram_bytes = grant.request_vram_bytes
     if grant.limit_vram_bytes is not None:
         message.limits.vram_bytes = grant.limit_vram_bytes
+    if usage is not None and usage.effective_sm_percent is not None:
+        message.effective_hard_sm_percent = usage.effective_sm_percent
     return message
 
 
