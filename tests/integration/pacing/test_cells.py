@@ -69,6 +69,14 @@ def test_beside_a_neighbour_without_a_limit(tmp_path: Path) -> None:
     assert abs(result.error()) <= 2.0
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_kernels_ten_times_as_long_settle_within_a_second(beside: bool, tmp_path: Path) -> None:
+    load = Load(percent=25, kernels=(1000,), later=(10000,), change_ms=5000)
+    result = run(Cell(pods=(load, BESIDE) if beside else (load,), seconds=12), tmp_path)
+    assert result.percent(1, 5) == pytest.approx(25, abs=1)
+    assert result.percent(6, 13) == pytest.approx(25, abs=1)
+
+
 def test_guaranteed_shares_where_limits_sum_up_to_more_than_the_card(tmp_path: Path) -> None:
     """One of them has no limit of its own; without the daemon what was contracted expires, and limits hold."""
     pods = (Load(percent=50, request=25), Load(percent=100, request=75, kernels=(100,)))

@@ -13,12 +13,12 @@ from tests.pacing.matrix import covering, every_cell
 
 CELLS = list(every_cell()) if os.environ.get("PACING_MATRIX") == "full" else covering(2)
 
-# Never far above the limit, whatever is beside it; what lies below is told by `make bench`, cell by cell. Costs that
-# were learned while neighbours took turns are too high until the daemon has seen it.
-MOST_ABOVE = 2.0
+# Never far above the limit, whatever is beside it. How far below, and which cells miss their target, is told by
+# `make bench`, cell by cell: many processes of short kernels beside a card that others fill.
+MOST_ABOVE, MOST_BELOW = 2.0, 4.0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_no_cell_is_above_its_limit(cell: Cell, tmp_path: Path) -> None:
-    assert run(cell, tmp_path).error() <= MOST_ABOVE
+def test_each_cell_is_near_its_limit(cell: Cell, tmp_path: Path) -> None:
+    assert -MOST_BELOW <= run(cell, tmp_path).error() <= MOST_ABOVE
