@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
 from hypervisor.cli.connection import admin_server_option, connected
+from hypervisor.cli.failure import CommandError
 from hypervisor.cli.output import as_dict, output_option, structured
 
 _POLICIES: Mapping[str, str] = {
@@ -120,6 +123,22 @@ def stop(*, name: str, grace: float | None, forget: bool, output: str, server: s
     with connected(server, admin=True) as client:
         found = client.call(node_pb2_grpc.NodeServiceStub(client.channel).StopWorker, request).worker
     _tell(found, output)
+
+
+@worker.command("launcher")
+@click.option("--socket", "socket_path", default="/run/hypervisor/workers.sock", show_default=True, metavar="PATH")
+@click.option("--root", default="/var/lib/hypervisor/workers", show_default=True, metavar="DIR")
+def launcher(*, socket_path: str, root: str) -> None:
+    """Start workers for a daemon with worker_launcher=unix:PATH, in the unit or Pod that this runs in, so that they
+    outlive the daemon's. DIR is the directory 'workers' in the daemon's state directory, at the same path there."""
+    from hypervisor.workers.settings import SHIM
+
+    try:
+        Path(root).mkdir(mode=0o700, parents=True, exist_ok=True)
+        Path(socket_path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        os.execv(SHIM, [str(SHIM), "--serve", socket_path, root])
+    except OSError as error:
+        raise CommandError(f"the launcher can't start: {error.strerror}: {error.filename or SHIM}") from error
 
 
 def _tell(found: Any, output: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -296,7 +297,18 @@ def test_what_a_launcher_starts_lives_where_the_launcher_lives(rig: Rig) -> None
     socket = rig.directory / "launcher.sock"
     workers = rig.directory / "workers"
     workers.mkdir()
-    launcher = subprocess.Popen([rig.settings.shim, "--serve", socket, workers], start_new_session=True)
+    command = [
+        sys.executable,
+        "-m",
+        "hypervisor",
+        "worker",
+        "launcher",
+        "--socket",
+        str(socket),
+        "--root",
+        str(workers),
+    ]
+    launcher = subprocess.Popen(command, start_new_session=True)
     rig.options = {"launcher": socket}
 
     async def body() -> None:
