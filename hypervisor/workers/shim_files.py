@@ -14,6 +14,8 @@ from hypervisor.durable import write_atomically
 from hypervisor.model import WorkerSpec
 from hypervisor.workers.identity import ProcessIdentity
 
+_COARSE_SECONDS = 0.02  # files are stamped by the kernel's last tick, which is up to 10 ms ago
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShimStatus:
@@ -136,7 +138,7 @@ def last_lines(directory: Path, *, since: float, lines: int = 20, most_bytes: in
     for name in ("log", "log.1"):
         with contextlib.suppress(OSError), (directory / name).open("rb") as file:
             # What was last written before this run is of another one.
-            if text or os.fstat(file.fileno()).st_mtime < since:
+            if text or os.fstat(file.fileno()).st_mtime < since - _COARSE_SECONDS:
                 break
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - most_bytes, 0))

@@ -58,6 +58,7 @@ def test_a_crash_is_told_with_its_cause_and_followed_by_a_start(rig: Rig) -> Non
             worker = await supervisor.start(shell("one", "echo working; echo it breaks >&2; read x || exec sleep 600"))
             first = worker.pid
             assert first is not None
+            await until(lambda: _text(rig.folder("one") / "log").endswith("it breaks"), "its words")
             os.kill(first, signal.SIGSEGV)
             await until(lambda: (found := supervisor.find("one")) and found.pid not in (None, first), "a second run")
             found = supervisor.find("one")
