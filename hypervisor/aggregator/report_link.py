@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -26,6 +27,7 @@ class ReportLink:
         "_handler",
         "_refusal",
         "_resend",
+        "_spread",
         "_welcome",
         "_writing",
         "ended_because",
@@ -34,8 +36,16 @@ class ReportLink:
         "owned_name",
     )
 
-    def __init__(self, context: grpc.aio.ServicerContext[Any, Any], node: NodeRecord, *, owned_name: str) -> None:
-        """To be made in the handler's task."""
+    def __init__(
+        self,
+        context: grpc.aio.ServicerContext[Any, Any],
+        node: NodeRecord,
+        *,
+        owned_name: str,
+        spread: Callable[[], float],
+    ) -> None:
+        """To be made in the handler's task. spread: over how many seconds nodes should come back, as of now."""
+        self._spread = spread
         self.node = node
         self.owned_name = owned_name
         self.has_reported = False
@@ -56,7 +66,7 @@ class ReportLink:
 
     def acknowledge(self, revision: Position, events: Position) -> None:
         """Tell what is durable; replaces an acknowledgement that was not written yet."""
-        ack = report_pb2.Ack(event_epoch=events[0], event_sequence=events[1])
+        ack = report_pb2.Ack(event_epoch=events[0], event_sequence=events[1], reconnect_spread_seconds=self._spread())
         if revision[0]:
             ack.revision.epoch, ack.revision.revision = revision
         self._ack = ack

@@ -188,7 +188,7 @@ class ReportService:
                     remedy="if two machines report under this UID, remove node.json in one's state directory",
                 )
             )
-        link = ReportLink(context, node, owned_name=owned_name)
+        link = ReportLink(context, node, owned_name=owned_name, spread=self._spread_seconds)
         node.link = link
         self._links.add(link)
         self._opened += 1
@@ -221,14 +221,16 @@ class ReportService:
             )
         return owned
 
+    def _spread_seconds(self) -> float:
+        """Over how long the nodes that there are should come back after we were away."""
+        return min(LONGEST_SPREAD_SECONDS, len(self._registry.nodes) / self._settings.reconnects_per_second)
+
     def _welcome(self, node: NodeRecord) -> report_pb2.Welcome:
         welcome = report_pb2.Welcome(
             held_event_epoch=node.stored_events[0],
             held_event_sequence=node.stored_events[1],
             heartbeat_seconds=self._settings.heartbeat_seconds,
-            reconnect_spread_seconds=min(
-                LONGEST_SPREAD_SECONDS, len(self._registry.nodes) / self._settings.reconnects_per_second
-            ),
+            reconnect_spread_seconds=self._spread_seconds(),
             aggregator_version=hypervisor.__version__,
         )
         if node.held is not None:

@@ -230,13 +230,16 @@ class ReportClient:
         self._state_not_before = 0.0
         if 0 < welcome.heartbeat_seconds < 3600:
             self._heartbeat_seconds = welcome.heartbeat_seconds
-        if 0 <= welcome.reconnect_spread_seconds <= LONGEST_SPREAD_SECONDS:
-            self._spread_seconds = welcome.reconnect_spread_seconds
+        self._take_spread(welcome.reconnect_spread_seconds)
         self._connected = True
         self._connections += 1
         if self._failing:
             log.info("the aggregator can be reached again", address=str(self._address))
         self._failing = ""
+
+    def _take_spread(self, seconds: float) -> None:
+        if 0 <= seconds <= LONGEST_SPREAD_SECONDS:
+            self._spread_seconds = seconds
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
@@ -266,6 +269,8 @@ class ReportClient:
             self._wake.set()
 
     async def _take_ack(self, ack: report_pb2.Ack) -> None:
+        if ack.HasField("reconnect_spread_seconds"):
+            self._take_spread(ack.reconnect_spread_seconds)
         acknowledged = Revision(ack.revision.epoch, ack.revision.revision)
         if acknowledged > self._acknowledged:
             self._acknowledged = acknowledged

@@ -34,8 +34,9 @@ def measure() -> list[Figure]:
             ) as load,
         ):
             load.wait_until_acknowledged(after=fleet.now(), seconds=240)
-            # Nodes that were welcomed early know of fewer others; a heartbeat later all is at rest.
-            load.wait_for_lines(int(fleet.HEARTBEAT_SECONDS))
+            # Those that were welcomed early know of fewer others, until their next acknowledgement has come: with every
+            # third heartbeat.
+            load.wait_for_lines(int(4 * fleet.HEARTBEAT_SECONDS))
             killed = fleet.now()
             aggregator.kill()
             aggregator.start()

@@ -156,18 +156,17 @@ int connection_wants_to_write(const struct connection *connection)
     return connection->out.begin < connection->out.end;
 }
 
-static void hear_welcome(const unsigned char *at, const unsigned char *end, struct heard *heard)
+/* The spread is a double, field 6 of Welcome and field 4 of Ack. */
+static void hear_spread(const unsigned char *at, const unsigned char *end, unsigned field, struct heard *heard)
 {
-    heard->welcomes++;
-    heard->spread_seconds = 0;
-    /* Fields of Welcome: messages and strings are skipped by their length, numbers are varints, doubles eight bytes. */
+    /* Messages and strings are skipped by their length, numbers are varints, doubles eight bytes. */
     while (at < end) {
         unsigned tag = *at++;
         if ((tag & 7) == 2) {
             unsigned length = at < end ? *at++ : 0;
             at += length;
         } else if ((tag & 7) == 1) {
-            if (tag >> 3 == 6 && end - at >= 8)
+            if (tag >> 3 == field && end - at >= 8)
                 memcpy(&heard->spread_seconds, at, 8);
             at += 8;
         } else {
@@ -186,13 +185,16 @@ static void hear_messages(const unsigned char *at, size_t length, struct heard *
         if (size > length - GRPC_HEAD || size == 0)
             return;
         /* The first byte is the tag of the answer's kind. */
-        if (body[0] == 0x0a && size >= 2)
-            hear_welcome(body + 2, body + size, heard);
-        else if (body[0] == 0x12)
+        if (body[0] == 0x0a && size >= 2) {
+            heard->welcomes++;
+            hear_spread(body + 2, body + size, 6, heard);
+        } else if (body[0] == 0x12 && size >= 2) {
             heard->acknowledgements++;
-        else if (body[0] == 0x1a)
+            hear_spread(body + 2, body + size, 4, heard);
+        }
+        if (body[0] == 0x1a)
             heard->resends++;
-        else if (body[0] == 0x22)
+        if (body[0] == 0x22)
             heard->refusals++;
         at += GRPC_HEAD + size;
         length -= GRPC_HEAD + size;

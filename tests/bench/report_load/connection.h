@@ -9,7 +9,7 @@
 /* What came from the server since the last look. */
 struct heard {
     unsigned welcomes, acknowledgements, resends, refusals;
-    double spread_seconds; /* of the last welcome; negative when there was none */
+    double spread_seconds; /* of the last welcome or acknowledgement; negative when there was none */
 };
 
 struct buffer {

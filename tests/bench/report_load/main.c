@@ -112,8 +112,9 @@ static void step(struct load *load, struct node *node)
     load->resent += heard.resends;
     if (heard.welcomes) {
         node->pause = SHORTEST_PAUSE;
-        node->spread = heard.spread_seconds;
     }
+    if (heard.spread_seconds >= 0)
+        node->spread = heard.spread_seconds;
     if (heard.acknowledgements && !node->acknowledged) {
         node->acknowledged = 1;
         load->acknowledged++;
