@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 LEAST, MOST = 1 / 4, 8.0  # the limiter itself takes 1/8 to 8
 FADING = 0.9  # of what earlier readings weigh, with each new one,
-FADING_IN_A_ROW = 0.97  # and where windows come one after the other, six a second
+FADING_IN_A_ROW = 0.94  # and where windows come one after the other, six a second
 IN_A_ROW_SECONDS = 0.3  # between the ends of two windows: no other lay between them
 ENOUGH_FOR_NEIGHBOURS = 6  # readings
 DOUBT = 2.0  # standard errors within which an estimate proves nothing against the correction in force,
@@ -182,7 +182,8 @@ class Correction:
         if watched.does_not_hold and (self.raised_at is None or reading.busy_at - self.raised_at >= OVER_SECONDS):
             raised = _within(self.value * min(level / share, MOST_STEP))
             watched = replace(watched, value=raised, raised_at=reading.busy_at, evidence=_Evidence())
-        if self.value < 1 and level > share * RECOIL + OVER_POINTS:
+        in_a_row = passed < IN_A_ROW_SECONDS  # then held_back() is as quick, and knows what was charged
+        if self.value < 1 and level > share * RECOIL + OVER_POINTS and not in_a_row:
             # What was learned to cost too much costs less now; charges are right again before more is learned.
             watched = replace(watched, value=min(1.0, self.value * level / share), evidence=_Evidence())
         u = (reading.charged_ns - last.charged_ns) / 1e9 / (reading.charged_at - last.charged_at)
@@ -191,7 +192,7 @@ class Correction:
         if u < BUSY_FLOOR and x < BUSY_FLOOR:
             return replace(watched, frozen="nothing to do")
         one = min(max(reading.a_launch_ns / 1e9 / WINDOW_SECONDS, 0.0), 1.0)
-        sight = _Sight(x, u, EDGE * one, follows=passed < IN_A_ROW_SECONDS)
+        sight = _Sight(x, u, EDGE * one, follows=in_a_row)
         watched = replace(watched, lately=watched.lately.after(sight, fade=FADING_LATELY))
         return watched.held_back(share) or watched.weighed(sight)
 

@@ -4,7 +4,7 @@
 
 #define FEW 8
 #define MEAN_OVER 16
-#define SLOWLY 256
+#define SLOWLY 1024
 #define NEAR_PART 4 /* times up to a quarter longer are the launch's own scatter; beyond lie others' turns */
 
 struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t key, uint32_t device, uint32_t kind,

@@ -64,7 +64,7 @@ static void rises_slowly_beside_others(void)
         learn(&function, 100000, HV_SHARE_FULL_PPM, true);
     for (int i = 0; i < 40; i++)
         learn(&function, 200000, HV_SHARE_FULL_PPM, true);
-    CHECK(function.cost_ns > 101000 && function.cost_ns < 125000);
+    CHECK(function.cost_ns > 100000 && function.cost_ns < 125000);
     learn(&function, 50000, HV_SHARE_FULL_PPM, true);
     learn(&function, 50000, HV_SHARE_FULL_PPM, true);
     CHECK_EQUAL(function.cost_ns, 50000);
