@@ -205,6 +205,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         _setting("Time between two looks at an MPS control daemon; three bad ones in a row end it", ge=0.05, le=60),
     ] = 5.0
+    mps_prepare_seconds: Annotated[
+        float, _setting("Time in which a card must be ready for a hard share that is asked for", ge=1, le=600)
+    ] = 8.0
     mps_answer_seconds: Annotated[
         float, _setting("Time in which an MPS control daemon must answer a command", ge=0.1, le=60)
     ] = 3.0

@@ -35,6 +35,7 @@ class MpsSettings:
             multiuser=settings.mps_multiuser and os.geteuid() == 0 and knows_multiuser(program),
             probe_seconds=settings.mps_probe_seconds,
             answer_seconds=settings.mps_answer_seconds,
+            prepare_seconds=settings.mps_prepare_seconds,
         )
 
 
