@@ -44,6 +44,8 @@ uint32_t hv_undisturbed(const uint32_t *times, uint32_t count, uint32_t *alike)
     for (; near < count && sorted[near] <= base + base / NEAR_PART; near++)
         sum += sorted[near];
     *alike = near;
+    if (near < (count + 1) / 2) /* scattered: also those near the least are lengthened a little */
+        return (uint32_t)base; /* is one of them */
     return (uint32_t)(sum / near); /* at least base itself is near; a mean of 32-bit numbers */
 }
 

@@ -106,7 +106,7 @@ void hv_function_learn(struct hv_function *function, const struct hv_measured *m
 
 /* What the short ones of these times have in common, so that what others' turns
  * add to the rest is not charged to this Pod: the mean of those near the least,
- * of which there are *alike. */
+ * of which there are *alike, or about the least where those are few. */
 uint32_t hv_undisturbed(const uint32_t *times, uint32_t count, uint32_t *alike);
 
 #endif
