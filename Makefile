@@ -3,13 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
-QUICK := not slow and not gpu
+QUICK := not slow and not gpu and not image
 
 NATIVE_INPUTS := $(wildcard limiter/*/*.[ch] limiter/*/*.def limiter/*.map limiter/*.py simulator/*/*.[ch] \
 	simulator/*/*.def simulator/*/*.csv simulator/*/*.map simulator/*/*/*.def simulator/*.py protos/*/*.proto protos/hypervisor/v1/*.proto \
 	hypervisor/workers/shim/*.[ch] buildsupport/*.py setup.py)
 
-.PHONY: all setup demo test test-slow test-clients bench lint format clean
+.PHONY: all setup demo test test-slow test-clients test-image deb bench lint format clean
 
 all: setup
 
@@ -49,6 +49,15 @@ test-slow: setup
 # Programs of others on the simulated driver; what they need is fetched into .cache the first time.
 test-clients: setup
 	@$(BIN)/python -m pytest -q -m "clients and not gpu" $(TEST_ARGS)
+
+# The image's steps and the package for hosts, in root directories that debootstrap makes (as root, on Debian or Ubuntu).
+test-image: setup
+	@$(BIN)/python -m pytest -q -m image tests/image $(TEST_ARGS)
+
+# dist/gpu-hypervisor_VERSION_ARCHITECTURE.deb for hosts with this PYTHON (PACKAGE_PYTHON=/usr/bin/python3).
+PACKAGE_PYTHON ?= /usr/bin/python3
+deb:
+	@packaging/build-deb dist "$(PACKAGE_PYTHON)"
 
 bench: setup
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)

@@ -193,6 +193,16 @@ def build_library(library: Library, native: Path) -> Path | None:
     return target
 
 
+# Folders of what stands in for a driver, and of the programs that tests run on it.
+SIMULATION = ("simulator", "noop/", "runtime/", "clients/")
+
+
 def build_libraries(native: Path) -> list[Path]:
-    """Compile all libraries of the table into the folder `native`."""
-    return [made for library in LIBRARIES if (made := build_library(library, native))]
+    """Compile all libraries of the table into the folder `native`.
+
+    With PRODUCT_ONLY in the environment without the simulated driver, which has no place in a production image.
+    """
+    wanted = LIBRARIES
+    if os.environ.get("PRODUCT_ONLY"):
+        wanted = tuple(library for library in LIBRARIES if not library.output.startswith(SIMULATION))
+    return [made for library in wanted if (made := build_library(library, native))]

@@ -10,11 +10,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 LIBRARY_LINE = "/run/tensor-fusion/$LIB/libcuda_limiter.so"
 PRELOAD = "etc/ld.so.preload"
 _MOST_BYTES = 64 * 1024
+
+
+def copied_whole(library: Path, directory: Path) -> Path:
+    """A copy of a library in a directory, put there in one step: what runs keeps the one it has. Raises OSError."""
+    target = directory / library.name
+    unfinished = directory / f".{library.name}.unfinished"
+    shutil.copyfile(library, unfinished)
+    unfinished.chmod(0o755)
+    unfinished.rename(target)
+    return target
 
 
 class PreloadError(Exception):

@@ -8,12 +8,32 @@ from pathlib import Path
 import click
 
 from hypervisor.cli.failure import CommandError
-from hypervisor.preload import LIBRARY_LINE, PreloadError, merge_into, root_from_state
+from hypervisor.preload import LIBRARY_LINE, PreloadError, copied_whole, merge_into, root_from_state
 
 
 @click.group()
 def preload() -> None:
     """Load the limiter into every process of a container."""
+
+
+@preload.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+def install(directory: Path) -> None:
+    """Copy the limiter's libraries to DIRECTORY, for the hosts of an image's init container.
+
+    Each is put there in one step: what runs keeps the library that it has. Prints what was copied.
+    """
+    from hypervisor.allocations.environment import LIMITER
+
+    other = LIMITER.with_name("libcuda_limiter_32.so")  # not built for machines without 32-bit programs
+    try:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for library in (LIMITER, *([other] if other.exists() else [])):
+            click.echo(str(copied_whole(library, directory)))
+    except OSError as error:
+        raise CommandError(
+            f"can't put the limiter into {directory}: {error.strerror}; is it a directory that you may write to?"
+        ) from error
 
 
 @preload.command()

@@ -1,8 +1,9 @@
-"""Why there is nothing to read, in words that say what to do. Pure."""
+"""Why there is nothing to read, in words that say what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from hypervisor.gpu import wire
 from hypervisor.gpu.codes import (
@@ -51,6 +52,12 @@ def finding_of(failed: wire.Failed, environment: Mapping[str, str]) -> Finding:
             f" {PATH_VARIABLE} to the file libnvidia-ml.so.1",
         )
     if failed.code == DRIVER_NOT_LOADED and machine:
+        if Path(machine).exists():
+            return Finding(
+                HealthCode.DRIVER_NOT_LOADED,
+                f"the simulated machine {machine} is damaged or of another version of the simulator; remove it, and "
+                "make another one with 'hypervisor sim create'",
+            )
         return Finding(
             HealthCode.DRIVER_NOT_LOADED,
             f"no simulated machine at {machine}; make one with 'hypervisor sim create'",

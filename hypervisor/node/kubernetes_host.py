@@ -4,7 +4,6 @@ and which Pod a process is of. Each method is short; an error is an answer and n
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from hypervisor.kube.checkpoint import Assignment, CheckpointError, read_checkpo
 from hypervisor.kube.names import CONTAINER_LIMITER
 from hypervisor.model import Allocation, GpuIdentity
 from hypervisor.node.failure import StartError, storage_error
+from hypervisor.preload import copied_whole
 
 log = structlog.get_logger("kubernetes")
 LIMITER_32 = LIMITER.with_name("libcuda_limiter_32.so")
@@ -44,9 +44,9 @@ class Host:
         preload = directory / "ld.so.preload"
         try:
             directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-            library = _provided(LIMITER, directory)
+            library = str(copied_whole(LIMITER, directory))
             # Not built for machines without 32-bit programs.
-            other = _provided(LIMITER_32, directory) if LIMITER_32.exists() else ""
+            other = str(copied_whole(LIMITER_32, directory)) if LIMITER_32.exists() else ""
             write_atomically(preload, f"{CONTAINER_LIMITER}\n".encode(), mode=0o644)
             preload.chmod(0o644)
         except OSError as error:
@@ -160,16 +160,6 @@ class Host:
         if why and why != self.checkpoint_failing:
             log.warning("the checkpoint is not used", reason=why)
         self.checkpoint_failing = why
-
-
-def _provided(library: Path, directory: Path) -> str:
-    """A copy of a library in the directory, in one step; its path. What runs keeps the one that it has."""
-    target = directory / library.name
-    unfinished = directory / f".{library.name}.unfinished"
-    shutil.copyfile(library, unfinished)
-    unfinished.chmod(0o755)
-    unfinished.rename(target)
-    return str(target)
 
 
 def check_paths(settings: Settings) -> None:

@@ -1,0 +1,122 @@
+"""Root directories of Debian for tests: made once into the cache, copied for each use, entered with chroot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2]
+CACHE = SOURCE / ".cache" / "image"
+SUITE = "bookworm"
+
+
+def needs_root() -> None:
+    """Skip where no root directory can be entered, and say why."""
+    if os.geteuid() != 0:
+        pytest.skip("a root directory can be made and entered by root only")
+    for tool in ("apt-get", "dpkg", "unshare", "chroot"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} was not found: this needs Debian or Ubuntu")
+
+
+def tools(*packages: str) -> Path:
+    """A directory with Debian's packages unpacked, for programs that the host need not have installed."""
+    place = CACHE / "tools"
+    for package in packages:
+        mark = place / f".{package}"
+        if mark.exists():
+            continue
+        downloads = place / "downloads"
+        downloads.mkdir(parents=True, exist_ok=True)
+        _checked(["apt-get", "download", "-qq", package], cwd=downloads)
+        (archive,) = downloads.glob(f"{package}_*.deb")
+        _checked(["dpkg", "-x", str(archive), str(place)])
+        mark.touch()
+    return place
+
+
+def base(name: str, *packages: str) -> Path:
+    """A root directory with a minimal Debian and some packages; made once."""
+    root, ready = CACHE / name, CACHE / f"{name}.ready"
+    if ready.exists() and ready.read_text() == " ".join(packages):
+        return root
+    place = tools("debootstrap")
+    shutil.rmtree(root, ignore_errors=True)
+    command = [str(place / "usr/sbin/debootstrap"), "--variant=minbase"]
+    if packages:
+        command.append(f"--include={','.join(packages)}")
+    _checked(
+        [*command, SUITE, str(root), *_mirror()],
+        environment={"DEBOOTSTRAP_DIR": str(place / "usr/share/debootstrap")},
+    )
+    ready.write_text(" ".join(packages))
+    return root
+
+
+def _mirror() -> list[str]:
+    """Where this host has its packages from: a root directory must not ask another network place."""
+    found = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    sites = [
+        line for line in found.stdout.splitlines() if line.startswith("http") and line.rstrip("/").endswith("/debian")
+    ]
+    return sites[:1]
+
+
+def copied(root: Path, target: Path) -> Path:
+    """A copy of a root directory."""
+    _checked(["cp", "-a", "--reflink=auto", f"{root}/.", str(target)])
+    return target
+
+
+def inside(
+    root: Path, command: Sequence[str], *, environment: Mapping[str, str] | None = None, user: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a root directory, with a /proc and a /dev of its own and the host's network."""
+    script = (
+        'root=$1; shift; mount -t proc proc "$root/proc"; mount --rbind /dev "$root/dev"; '
+        'exec chroot ${CHROOT_USER:+--userspec="$CHROOT_USER"} "$root" "$@"'
+    )
+    variables = {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/",
+        "LC_ALL": "C.UTF-8",
+    }
+    resolv = root / "etc/resolv.conf"
+    if Path("/etc/resolv.conf").exists() and not resolv.is_symlink():
+        shutil.copyfile("/etc/resolv.conf", resolv)
+    return subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", script, "sh", str(root), *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**variables, **_network(), **(environment or {}), "CHROOT_USER": user},
+    )
+
+
+def _network() -> dict[str, str]:
+    """What pip and apt need on this host to reach their indexes."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.lower() in ("http_proxy", "https_proxy", "no_proxy", "pip_index_url", "pip_extra_index_url", "pip_cert")
+    }
+
+
+def _checked(command: Sequence[str], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        print(done.stdout[-4000:], done.stderr[-4000:], file=sys.stderr)
+        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}")
