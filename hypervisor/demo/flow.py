@@ -208,7 +208,8 @@ def _watch(course: Course, truth: Truth, programs: Sequence[Workload], seconds: 
     begin = time.monotonic()
     marks: dict[str, float] = {}
     before: dict[str, Any] = {}
-    while (elapsed := time.monotonic() - begin) < seconds:
+    # On a machine with much else to do a turn may take seconds: what the course promises happens all the same.
+    while (elapsed := time.monotonic() - begin) < seconds or "restart" not in marks:
         sample = truth.sample()
         course.samples.append(sample)
         marks.setdefault("begin", sample.at_seconds)
