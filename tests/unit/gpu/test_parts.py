@@ -184,5 +184,5 @@ def test_only_the_shim_imports_the_vendor_s_wrapper() -> None:
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if "pynvml" in names:
                 importers.add(str(file.relative_to(root)))
-    shim = {"nvml", "nvml_events", "nvml_mig", "nvml_processes", "nvml_readings", "nvml_state"}
+    shim = {"compute_mode", "nvml", "nvml_events", "nvml_mig", "nvml_processes", "nvml_readings", "nvml_state"}
     assert importers == {f"gpu/{name}.py" for name in shim}
