@@ -157,7 +157,7 @@ class KubernetesNode:
     async def _check_the_checkpoint(self) -> None:
         """It is what is left when PodResources fail: that it can't be used is to be known before."""
         while True:
-            self._disk.checkpoint()
+            await self._disk.checkpoint()
             await trio.sleep(CHECKPOINT_SECONDS)
 
 

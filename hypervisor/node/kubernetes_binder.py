@@ -177,7 +177,7 @@ class Binder:
         began = time.monotonic()
         if self._pods.complete and not self._recovered:
             self._recovered = True
-            recover(self._grants, self._allocations, self._pods.pods, self._host.checkpoint() or ())
+            recover(self._grants, self._allocations, self._pods.pods, await self._host.checkpoint() or ())
         await self._ask()
         world = World(
             pods=self._pods.pods,
@@ -342,7 +342,7 @@ class Binder:
             found = await self._ask_kubelet()
         except PodResourcesError as error:
             self.kubelet_failing = str(error)
-            checkpoint = self._host.checkpoint()
+            checkpoint = await self._host.checkpoint()
             if checkpoint is None:
                 return
             found = checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.real_kube.cluster import DEPLOY, MERGE, Cluster
+from tests.real_kube.cluster import DEPLOY, MERGE, Cluster, Refused
 
 NAMESPACE = "tensor-fusion-sys"
 ACCOUNT = "tensor-fusion-hypervisor-sa"
@@ -38,7 +38,12 @@ class RealApiServer:
         self.cluster.ask("PATCH", f"{self._place(uid)}/status", {"status": {"phase": phase}}, kind=MERGE)
 
     def delete(self, uid: str) -> None:
-        self.cluster.ask("DELETE", f"{self._place(uid)}?gracePeriodSeconds=0")
+        try:
+            self.cluster.ask("DELETE", f"{self._place(uid)}?gracePeriodSeconds=0")
+        except (KeyError, Refused) as error:
+            # What owned it may have deleted it, or kubelet have ended it, between two requests.
+            if isinstance(error, Refused) and error.code != 404:
+                raise
 
     def events_of(self, uid: str) -> list[dict[str, Any]]:
         selector = f"fieldSelector=involvedObject.uid={uid}"
