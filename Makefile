@@ -9,7 +9,7 @@ NATIVE_INPUTS := $(wildcard limiter/*/*.[ch] limiter/*/*.def limiter/*.map limit
 	simulator/*/*.def simulator/*/*.csv simulator/*/*.map simulator/*/*/*.def simulator/*.py protos/*/*.proto protos/hypervisor/v1/*.proto \
 	hypervisor/workers/shim/*.[ch] buildsupport/*.py setup.py)
 
-.PHONY: all setup demo test test-slow test-clients test-image deb bench lint format clean
+.PHONY: all setup demo test test-slow test-clients test-image deb bench manifests lint format clean
 
 all: setup
 
@@ -61,6 +61,10 @@ deb:
 
 bench: setup
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+# The plain manifests of deploy/ and the table of values in the docs, from the Helm chart.
+manifests: setup
+	@$(BIN)/python -m buildsupport.manifests
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -52,6 +52,7 @@ class Cluster:
         self._authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
         self._context = ssl.create_default_context(cadata=self._authority)
         self._token: str = found["users"][0]["user"]["token"]
+        self.warnings: list[str] = []  # what the server has answered besides
 
     def ask(
         self,
@@ -71,6 +72,7 @@ class Cluster:
         )
         try:
             with urllib.request.urlopen(request, context=self._context, timeout=30) as answer:
+                self.warnings += answer.headers.get_all("Warning") or ()
                 found: dict[str, Any] = json.loads(answer.read())
                 return found
         except urllib.error.HTTPError as error:
@@ -137,7 +139,7 @@ def _down(directory: Path) -> None:
     subprocess.run([tool, directory], capture_output=True, timeout=60, check=False)
 
 
-_PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
+_PLURALS = {"NetworkPolicy": "networkpolicies", "ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
 _CLUSTERED = frozenset(
     {
         "CustomResourceDefinition",
