@@ -84,7 +84,7 @@ static void wait_real(struct sim_machine *machine, uint64_t until, const uint32_
     }
 }
 
-static struct sim_waiter *claim_waiter(struct sim_machine *machine, int32_t thread, uint64_t until)
+static struct sim_waiter *claim_waiter(struct sim_machine *machine, int32_t thread, uint64_t until, const uint32_t *word, uint32_t seen)
 {
     for (;;) {
         for (uint32_t i = 0; i < SIM_MAX_WAITERS; i++) {
@@ -93,6 +93,8 @@ static struct sim_waiter *claim_waiter(struct sim_machine *machine, int32_t thre
             if (!__atomic_compare_exchange_n(&waiter->thread, &free_slot, -1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
                 continue; /* relaxed on failure: nothing of the slot is read */
             waiter->until_ns = until;
+            waiter->seen = seen;
+            waiter->word_offset = word ? (uint64_t)((const char *)word - (const char *)machine) : 0; /* words lie in the machine */
             __atomic_store_n(&waiter->thread, thread, __ATOMIC_RELEASE); /* until_ns is set before it counts */
             __atomic_fetch_add(&machine->waiter_wake, 1, __ATOMIC_RELEASE);
             sim_futex_wake(&machine->waiter_wake);
@@ -106,7 +108,7 @@ static void wait_virtual(struct sim_machine *machine, uint64_t until, const uint
 {
     if (sim_now(machine) >= until || moved(word, seen))
         return;
-    struct sim_waiter *waiter = claim_waiter(machine, (int32_t)syscall(SYS_gettid), until);
+    struct sim_waiter *waiter = claim_waiter(machine, (int32_t)syscall(SYS_gettid), until, word, seen);
     for (;;) {
         uint32_t clock = __atomic_load_n(&machine->clock_wake, __ATOMIC_ACQUIRE);
         if (sim_now(machine) >= until || moved(word, seen))
@@ -140,6 +142,15 @@ void sim_machine_step(struct sim_machine *machine, uint64_t ns)
     sim_futex_wake(&machine->clock_wake);
 }
 
+/* Has what it waits for come, and it only has not been given a processor yet? Then time must not go on without it. */
+static int is_waking(const struct sim_machine *machine, const struct sim_waiter *waiter)
+{
+    const uint64_t offset = waiter->word_offset;
+    if (offset == 0 || offset > sizeof *machine - sizeof(uint32_t))
+        return 0;
+    return moved((const uint32_t *)(const void *)((const char *)machine + offset), waiter->seen); /* as it was made */
+}
+
 uint32_t sim_machine_waiting(struct sim_machine *machine, uint64_t *earliest_ns)
 {
     uint32_t count = 0;
@@ -153,6 +164,8 @@ uint32_t sim_machine_waiting(struct sim_machine *machine, uint64_t *earliest_ns)
             __atomic_compare_exchange_n(&waiter->thread, &thread, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
             continue;
         }
+        if (is_waking(machine, waiter))
+            continue;
         *earliest_ns = min_u64(*earliest_ns, waiter->until_ns);
         count++;
     }

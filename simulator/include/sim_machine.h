@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x314d49535550475f) /* "_GPUSIM1" read as a little-endian word */
-#define SIM_LAYOUT_VERSION 5u
+#define SIM_LAYOUT_VERSION 6u
 
 #define SIM_MAX_GPUS 16u
 #define SIM_MAX_LINKS 18u
@@ -433,8 +433,9 @@ struct sim_trace {
 
 struct sim_waiter {      /* a thread that waits on the virtual clock */
     int32_t thread;      /* kernel thread id, 0: free */
-    uint32_t process_hint;
+    uint32_t seen;       /* of the word at word_offset: once that moves, the thread wakes up and waits no more */
     uint64_t until_ns;   /* UINT64_MAX: for something that no clock brings */
+    uint64_t word_offset; /* in the machine; 0: it waits for the clock alone */
 };
 
 struct sim_machine {
