@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hypervisor.limits import LimitFiles, UsageSurvey, new_survey_buffer
 from hypervisor.limits.control import Correction, Reading
@@ -20,14 +20,14 @@ class Daemon:
         self._pods = pods
         self._corrections = [[Correction() for _ in range(load.devices)] for load, _ in pods]
         self._buffer = new_survey_buffer()
-        self._busy: list[list[float]] = []
+        self._busy: Sequence[Sequence[Mapping[int, float]]] = ()
         self._at = 0.0
         self._contracted: tuple[float | None, ...] = (None,) * len(pods)
 
-    def window_ended(self, now: float, busy: Sequence[Sequence[float]]) -> None:
-        """One window of the driver's samples is over; busy seconds so far by Pod and device."""
+    def window_ended(self, now: float, busy: Sequence[Sequence[Mapping[int, float]]]) -> None:
+        """One window of the driver's samples is over; busy seconds so far by Pod, device and process."""
         last, since = self._busy, now - self._at
-        self._busy, self._at = [list(each) for each in busy], now
+        self._busy, self._at = busy, now
         self._contract(now)
         if not last:
             return
@@ -36,9 +36,13 @@ class Daemon:
                 continue
             survey = files.usage.survey(self._buffer, device_count=load.devices)
             for device in range(load.devices):
-                percent = round(100 * (busy[pod][device] - last[pod][device]) / since)
+                # Whole percents, of each process.
+                percent = sum(
+                    round(100 * (seconds - last[pod][device].get(pid, 0.0)) / since)
+                    for pid, seconds in busy[pod][device].items()
+                )
                 reading = Reading(
-                    busy_ratio=percent / 100,
+                    busy_ratio=min(percent / 100, 1.0),
                     busy_at=now,
                     charged_ns=survey.devices[device].charged_ns,
                     a_launch_ns=_a_launch_ns(survey, device),

@@ -6,10 +6,11 @@ import os
 import struct
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from buildsupport.native import ROOT
 from hypervisor.limits import (
@@ -145,18 +146,34 @@ def _measure(
                 time.sleep(left / 1e9)
             now_ns = machine.now_ns() - began_ns  # late by what this process had to wait for a processor
         marks.append(now_ns / 1e9)
-        for pod, row in zip(pods, _busy(machine, pods), strict=True):
+        state = machine.show()
+        for pod, row in zip(pods, _busy(state, pods), strict=True):
             for device, seconds in enumerate(row):
                 busy[pods.index(pod)][device].append(seconds)
         if cell.daemon_seconds is None or now_ns < cell.daemon_seconds * 1e9:
-            daemon.window_ended(now_ns / 1e9, [[series[-1] for series in each] for each in busy])
+            daemon.window_ended(now_ns / 1e9, _busy_by_process(state, pods))
         if now_ns >= end_ns:
             return marks, busy, daemon
         window += 1
 
 
-def _busy(machine: Machine, pods: list[Running]) -> list[list[float]]:
-    groups = {str(group["name"]): group["gpus"] for group in machine.show()["groups"]}
+def _busy_by_process(state: Mapping[str, Any], pods: list[Running]) -> list[list[dict[int, float]]]:
+    """Busy seconds by Pod, device and process: what a driver tells is of processes."""
+    return [
+        [
+            {
+                int(process["pid"]): process["gpus"][str(device)]["busy_ns"] / 1e9
+                for process in state["processes"]
+                if process["group"] == pod.group and str(device) in process["gpus"]
+            }
+            for device in range(pod.load.devices)
+        ]
+        for pod in pods
+    ]
+
+
+def _busy(state: Mapping[str, Any], pods: list[Running]) -> list[list[float]]:
+    groups = {str(group["name"]): group["gpus"] for group in state["groups"]}
     return [
         [
             groups.get(pod.group, {}).get(str(device), {"busy_ns": 0})["busy_ns"] / 1e9
