@@ -105,9 +105,9 @@ def _copy(stages: list[Stage], words: list[str], context: Path) -> None:
     place = stage.root / target.lstrip("/")
     place.mkdir(parents=True, exist_ok=True)
     flags = [f"--exclude={pattern.removeprefix('**/')}" for pattern in excluded]
-    packed = subprocess.Popen(["tar", "-C", str(source), "-c", *flags, "."], stdout=subprocess.PIPE)
-    subprocess.run(["tar", "-x", "-C", str(place)], stdin=packed.stdout, check=True)
-    assert packed.wait() == 0
+    with subprocess.Popen(["tar", "-C", str(source), "-c", *flags, "."], stdout=subprocess.PIPE) as packed:
+        subprocess.run(["tar", "-x", "-C", str(place)], stdin=packed.stdout, check=True)
+    assert packed.returncode == 0
 
 
 def remove(root: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import uuid
 from pathlib import Path
+from typing import BinaryIO
 
 from tests.daemon_process import wait_until
 from tests.image import roots
@@ -27,17 +28,13 @@ def package(work: Path) -> Path:
     )
     root = roots.copied(build, _made(work / "build"))
     source = _made(root / "source")
-    packed = subprocess.Popen(
+    listed = subprocess.run(
         ["git", "-C", str(roots.SOURCE), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        stdout=subprocess.PIPE,
-    )
-    files = packed.communicate()[0]
-    archive = subprocess.run(
-        ["tar", "-C", str(roots.SOURCE), "--null", "--ignore-failed-read", "-T", "-", "-c"],
-        input=files,
         capture_output=True,
-        check=False,
+        check=True,
     )
+    packing = ["tar", "-C", str(roots.SOURCE), "--null", "--ignore-failed-read", "-T", "-", "-c"]
+    archive = subprocess.run(packing, input=listed.stdout, capture_output=True, check=False)
     subprocess.run(["tar", "-x", "-C", str(source)], input=archive.stdout, check=True)
     done = roots.inside(root, ["/source/packaging/build-deb", "/dist", "/usr/bin/python3"])
     assert done.returncode == 0, done.stderr[-3000:]
@@ -80,8 +77,13 @@ class Machine:
         nspawn = roots.tools("systemd-container") / "usr/bin/systemd-nspawn"
         native = roots.SOURCE / "hypervisor/native"
         binds = [f"--bind-ro={native / folder}:/{NATIVE}/{folder}" for folder in ("simulator", "clients")]
-        log = (self.root.parent / "boot.log").open("wb")
-        self._nspawn = subprocess.Popen(
+        with (self.root.parent / "boot.log").open("wb") as log:
+            self._nspawn = self._started_nspawn(nspawn, binds, log)
+        self._leader = int(wait_until(self._child, "the machine's first process", BOOT_SECONDS))
+        wait_until(self._started, f"systemd to be up; see {self.root.parent / 'boot.log'}", BOOT_SECONDS)
+
+    def _started_nspawn(self, nspawn: Path, binds: list[str], log: BinaryIO) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             [
                 str(nspawn),
                 "-D",
@@ -99,10 +101,6 @@ class Machine:
             stderr=log,
             env={**os.environ, "LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu/systemd"},
             start_new_session=True,
-        )
-        self._leader = int(wait_until(self._child, "the machine's first process", BOOT_SECONDS))
-        wait_until(
-            self._started, f"systemd to be up: {(self.root.parent / 'boot.log').read_text()[-2000:]}", BOOT_SECONDS
         )
 
     def _child(self) -> int:

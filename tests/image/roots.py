@@ -14,6 +14,8 @@ import pytest
 SOURCE = Path(__file__).parents[2]
 CACHE = SOURCE / ".cache" / "image"
 SUITE = "bookworm"
+HOST_TRUST = Path("/etc/ssl/certs/ca-certificates.crt")
+TRUST = "/var/tmp/host-trust.crt"
 
 
 def needs_root() -> None:
@@ -95,6 +97,11 @@ def inside(
     resolv = root / "etc/resolv.conf"
     if Path("/etc/resolv.conf").exists() and not resolv.is_symlink():
         shutil.copyfile("/etc/resolv.conf", resolv)
+    trust = root / TRUST.lstrip("/")
+    if HOST_TRUST.exists() and not trust.exists():
+        # Whom this host trusts on the way to its package indexes, its new root directory trusts too.
+        trust.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(HOST_TRUST, trust)
     return subprocess.run(
         ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", script, "sh", str(root), *command],
         capture_output=True,
@@ -106,11 +113,9 @@ def inside(
 
 def _network() -> dict[str, str]:
     """What pip and apt need on this host to reach their indexes."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name.lower() in ("http_proxy", "https_proxy", "no_proxy", "pip_index_url", "pip_extra_index_url", "pip_cert")
-    }
+    kept = ("http_proxy", "https_proxy", "no_proxy", "pip_index_url", "pip_extra_index_url")
+    found = {name: value for name, value in os.environ.items() if name.lower() in kept}
+    return {**found, "PIP_CERT": TRUST, "SSL_CERT_FILE": TRUST} if HOST_TRUST.exists() else found
 
 
 def _checked(command: Sequence[str], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
