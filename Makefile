@@ -9,7 +9,7 @@ NATIVE_INPUTS := $(wildcard limiter/*/*.[ch] limiter/*/*.def limiter/*.map limit
 	simulator/*/*.def simulator/*/*.csv simulator/*/*.map simulator/*/*/*.def simulator/*.py protos/*/*.proto protos/hypervisor/v1/*.proto \
 	hypervisor/workers/shim/*.[ch] buildsupport/*.py setup.py)
 
-.PHONY: all setup demo test test-slow test-clients test-image deb bench manifests lint format clean
+.PHONY: all setup demo test test-slow test-clients test-image deb bench docs reference manifests lint format clean
 
 all: setup
 
@@ -17,7 +17,7 @@ all: setup
 $(VENV)/.dependencies: pyproject.toml constraints.txt
 	@buildsupport/prepare-python "$(PYTHON)" "$(VENV)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt setuptools cffi grpcio-tools wheel
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,kubernetes]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,docs,kubernetes]'
 	@touch $@
 
 # The compiled parts, in place; only what changed.
@@ -66,6 +66,16 @@ bench: setup
 manifests: setup
 	@$(BIN)/python -m buildsupport.manifests
 
+# The site of docs/, into site/; fails on a broken link and on a page that is out of date.
+docs: setup
+	@$(BIN)/python -m buildsupport.reference --check
+	@$(BIN)/mkdocs build --clean
+	@echo "site/index.html"
+
+# The pages that are made from the code, after a change of the code.
+reference: setup
+	@$(BIN)/python -m buildsupport.reference
+
 lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -77,5 +87,5 @@ format: setup
 	@$(BIN)/ruff format --quiet .
 
 clean:
-	rm -rf $(VENV) build dist .cache hypervisor/native hypervisor/v1/*_pb2*.py* hypervisor/limits/_abi.* \
+	rm -rf $(VENV) build dist site .cache hypervisor/native hypervisor/v1/*_pb2*.py* hypervisor/limits/_abi.* \
 		hypervisor/simulation/_machine.*

@@ -299,6 +299,13 @@ def _meta(name: str) -> msgspec.Meta:
     raise KeyError(name)
 
 
+def bounds(name: str) -> str:
+    """What a number may be, in words; "" where there are no bounds."""
+    meta = _meta(name)
+    words = (("above", meta.gt), ("from", meta.ge), ("to", meta.le))
+    return " ".join(f"{word} {value:g}" for word, value in words if value is not None)
+
+
 def kind(name: str) -> Any:
     """The plain type of a setting: str, int, float, bool, or a tuple of str."""
     return get_args(_hints()[name])[0]

@@ -25,12 +25,25 @@ def collect(view: MetricsView) -> Iterable[Metric]:
         if feed in _TOLD_ELSEWHERE:
             continue
         for path, value, labels in _numbers(feed, statistics):
-            name, text = _NAMES.get(path, path), f"{path.replace('_', ' ')}, as the feed counts it"
+            name, text = _named(path), f"{path.replace('_', ' ')}, as the feed counts it"
             if name.endswith("_total"):
                 families.counter(name, text, value, **labels)
             else:
                 families.gauge(name, text, value, **labels)
     yield from families.families()
+
+
+def exported_name(path: str, field: str) -> str:
+    """The name, without its prefix, under which a number is exported; path is FEED_FIELD."""
+    return _named(_counted(path, field))
+
+
+def _counted(path: str, field: str) -> str:
+    return f"{path}_total" if field in _GROWING else path
+
+
+def _named(name: str) -> str:
+    return _NAMES.get(name, name)
 
 
 def _numbers(path: str, statistics: object) -> Iterator[tuple[str, float, dict[str, str]]]:
@@ -39,9 +52,7 @@ def _numbers(path: str, statistics: object) -> Iterator[tuple[str, float, dict[s
         return
     for field in fields(statistics):
         value = getattr(statistics, field.name)
-        name = f"{path}_{field.name}"
-        if field.name in _GROWING:
-            name += "_total"
+        name = _counted(f"{path}_{field.name}", field.name)
         if isinstance(value, (int, float)):
             yield name, float(value), {}
         elif isinstance(value, Mapping):

@@ -1,0 +1,148 @@
+"""docs/events.md: the catalogue of hypervisor/model/event_reasons.py, and the reasons of this system below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from buildsupport.reference.markdown import MADE, code, table
+from hypervisor.model.event_reasons import EVENT_REASONS, Emitter, EventReason
+
+_HEAD = f"""# Events
+
+{MADE}
+
+An event is told once, after the fact, with the object's UID and the numbers that caused it. `hypervisor get events` shows those of a node or, asked of the aggregator, of all nodes; `--for gpu/UUID`, `--type Warning` and `-w` choose among them. In a cluster they are on the objects: `kubectl describe gpu NAME`, `kubectl get events --field-selector involvedObject.name=NAME`.
+
+## Where they are kept
+
+- On a node: a bounded journal on its disk, from which the aggregator is brought up to date. Events are delivered at least once and recognised by node, epoch and sequence, so that none is doubled.
+- SQLite: for `--event-retention-days` (7) and at most `--event-retention-count` (1 000 000).
+- Kubernetes: `events.k8s.io/v1`, for as long as the API server keeps them (an hour by default). What repeats within six minutes is one event with a count (`series`). At most 50 a second are written, 200 at once; the rest waits in the aggregator and then on the nodes, and holds up no object. What is no object of the API server, an allocation or a worker, is shown on its GPUNode. Events on Pods are written by the node itself, also without an aggregator, and only those.
+
+## Reasons of schedulers, operators and pools
+
+"declared" are the reasons whose causes lie in parts that this system does not have; nothing emits them about these objects.
+"""  # noqa: E501 - Markdown has one line a paragraph
+_TAIL = """
+`HypervisorCrashLoopRecreate`: a container of a hypervisor's Pod has restarted more than `--hypervisor-max-crash-count` times (5; 0 switches it off). The Pod is removed so that its DaemonSet makes it anew. The first time at once, then after 1, 2, 4 ... minutes, at most an hour apart; two hours without a crash loop begin anew. The message quotes how the container ended last, and its last line.
+
+`DriverProbeFailed`: a Job with the label `tensor-fusion.ai/component: driver-probe` has failed for good. A probe that comes to its end tells of it itself; the aggregator tells of those that never came so far.
+
+## Reasons of this system
+"""  # noqa: E501
+
+# object -> reason -> when it is told
+OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "Node": {
+            "HypervisorStarted": "a daemon has started, with its version and epoch",
+            "NodeReady": "the node is ready",
+            "NodeNotReady": "it is not, with the reason",
+            "NodeLost": "the aggregator has not heard of it for twelve heartbeats",
+            "NodeReturned": "it reports again",
+            "SettingsReloaded": "SIGHUP has put other settings in force, or they wait for a restart",
+            "SettingsRejected": "the settings could not be used; those in force stay",
+            "StateSetAside": "a damaged file of the state directory was set aside",
+            "DoctorCheckFailed": "a check of the doctor fails that did not",
+            "DoctorCheckWarned": "a check warns that did not",
+            "DoctorCheckPassed": "a check passes again",
+            "NvSwitchError": "an NVSwitch has reported an error (SXid)",
+        },
+        "GPU": {
+            "GPUDiscovered": "a GPU was seen for the first time",
+            "GPURemoved": "it is gone from the driver and from the bus",
+            "GPUMissing": "a node does not report it any more",
+            "GPUContested": "two nodes report the same GPU",
+            "GPUAttached": "the daemon holds it again",
+            "GPUDetached": "the daemon has let go of it, for a reset or a driver upgrade",
+            "GpuUnhealthy": "it has become unhealthy, with the code; also told to its allocations",
+            "GpuRecovered": "it is well again; also told to its allocations",
+            "GPUHealthChanged": "its health has changed otherwise",
+            "GPUGrantsHeld": "nothing new is granted on it, with the reason",
+            "GPUGrantsResumed": "grants are made again",
+            "XidError": "the driver has reported an Xid; of a program's fault its owner is told",
+            "EccErrors": "memory errors that were not corrected",
+            "ReadingsHeld": "readings of a figure are not believed; the last good one stands",
+            "ReadingsResumed": "they are believed again",
+            "MigModeOff": "it is to be divided, and its MIG mode is off: what to do",
+            "PartitionCreated": "a MIG instance was made",
+            "PartitionEnded": "a MIG instance was ended",
+            "PartitionFailed": "a MIG instance could not be made or ended",
+            "PartitionLost": "a MIG instance is gone, and others have its place",
+            "PartitionsUnreadable": "how it is divided could not be read",
+            "MpsReady": "its MPS server's limits were read back, and it is offered",
+            "MpsServerFault": "its MPS server is in FAULT; names the clients that must end",
+            "MpsWithheld": "it is not offered for hard isolation, with the reason",
+            "MpsClientsOrphaned": "its MPS server ended under clients, which must end",
+            "ComputeModeKept": "its compute mode could not be restored",
+        },
+        "Allocation": {
+            "AllocationGranted": "a share was granted",
+            "AllocationRefused": "it was refused, with the numbers",
+            "AllocationRecovered": "it was found in limit files without a record",
+            "AllocationReleased": "it was released",
+            "AllocationEnded": "its owner has ended",
+            "AllocationFrozen": "its VRAM was moved to the host",
+            "AllocationResumed": "its VRAM is on the card again",
+            "CheckpointFailed": "it could not be frozen or resumed",
+            "LimitsChanged": "other limits are in force",
+            "LimitsRefused": "other limits were refused; the old ones stay",
+            "PartitionTemplateMatchFailed": "no MIG profile fits, and why not on each card",
+            "MemoryDenied": "requests of VRAM were refused at the limit",
+            "OverLimit": "it holds more than a limit that was lowered",
+            "ComputeOverLimit": "the driver measures more GPU time than the limit, for ten seconds",
+            "LimiterBypassed": "a process of it uses a GPU past the limiter",
+            "LimiterFailed": "the limiter has met an error of its own",
+            "LimiterMismatch": "limiter and limit files are of different major versions",
+            "LimiterRefused": "a process got no CUDA, for its limits were not in order",
+            "UsageTampered": "its usage file was changed as no limiter does",
+            "SlotsExhausted": "512 of its processes use the GPU; one more was refused",
+            "LedgerHealed": "a recount has changed its account of memory",
+            "UnknownMemoryFreed": "memory was freed that was never counted",
+            "DriverTableUsed": "a process took a private function table of the driver",
+            "PreloadCovered": "the image's own /etc/ld.so.preload is covered",
+            "TimeNamespaceDiffers": "a process is in a time namespace of its own and can't be judged",
+            "RecordSetAside": "its record could not be read and was set aside",
+            "LimitFilesUnusable": "its limit files can't be used, and why",
+        },
+        "Worker": {
+            "WorkerStarted": "it runs",
+            "WorkerStartFailed": "it could not be started",
+            "WorkerNotReady": "its readiness probe fails",
+            "WorkerUnhealthy": "its liveness probe fails; it is started again",
+            "WorkerExited": "it has ended, with status or signal and its last lines",
+            "WorkerStopped": "it was stopped",
+            "WorkerRecordDamaged": "its record can't be read, and it is not looked after",
+        },
+        "Pod": {
+            "GPULimitsChanged": "other figures of its annotations are in force",
+            "GPULimitsRefused": "they do not fit; the old limits stay",
+            "AnnotationInvalid": "an annotation can't be understood; quotes it",
+            "AnnotationUnknown": "an annotation of our prefix that nobody knows",
+            "GPUNotGranted": "a process of it uses a card that it was not given",
+        },
+    }
+)
+
+
+def document() -> str:
+    """The whole page."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    yield _HEAD
+    rows = (_row(each) for each in EVENT_REASONS.values())
+    yield from table(("reason", "type", "object", "fields", "told by"), rows)
+    yield _TAIL
+    for kind, reasons in OWN.items():
+        yield f"### About a {kind}\n"
+        yield from table(("reason", "told when"), ((code(name), text) for name, text in reasons.items()))
+        yield ""
+
+
+def _row(each: EventReason) -> tuple[str, str, str, str, str]:
+    types = "/".join(sorted(type_.value for type_ in each.types))
+    teller = "declared" if each.emitter is Emitter.NONE else each.emitter.value
+    return code(each.reason), types, each.object_kind, ", ".join(each.fields), teller
