@@ -1,4 +1,4 @@
-"""Writes every page that is made from the code; with --check writes nothing, and ends with 1 when one is out of date."""
+"""Writes every page that is made from the code; --check writes nothing, and ends with 1 when one is out of date."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -12,20 +13,15 @@ def reasons(package: Path) -> dict[str, set[str]]:
     way (a variable, an enumeration) is not found."""
     found: dict[str, set[str]] = {}
     for source in sorted(package.rglob("*.py")):
-        tree = ast.parse(source.read_text(encoding="utf-8"))
-        for reason in _reasons(tree):
+        text = source.read_text(encoding="utf-8")
+        for reason in _reasons(ast.parse(text)) if "EventType" in text else ():
             found.setdefault(reason, set()).add(source.relative_to(package).as_posix())
     return found
 
 
-def texts(package: Path) -> set[str]:
-    """Every text that stands in the package by itself, to look for reasons that come by another way."""
-    return {
-        node.value
-        for source in package.rglob("*.py")
-        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
+def stands_in(package: Path, reason: str) -> bool:
+    """Does a reason stand in the package as a text by itself, whichever way it takes to its event?"""
+    return any(f'"{reason}"' in source.read_text(encoding="utf-8") for source in package.rglob("*.py"))
 
 
 def _reasons(tree: ast.AST) -> Iterator[str]:
@@ -36,7 +32,7 @@ def _reasons(tree: ast.AST) -> Iterator[str]:
             sequence = node.elts
         else:
             continue
-        for first, second in zip(sequence, sequence[1:], strict=False):
+        for first, second in pairwise(sequence):
             if _is_type(first):
                 yield from _constants(second)
 

@@ -39,9 +39,7 @@ def families(source: Path) -> list[Family]:
     """The families of a module, in the order of its calls; of two calls of one family the labels are those of both."""
     tree = ast.parse(source.read_text(encoding="utf-8"))
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    called = {
-        call.func.id for call in ast.walk(tree) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
-    }
+    called = {call.func.id for call in ast.walk(tree) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
     scan = _Scan(source, functions)
     found = chain.from_iterable(scan.function(each, {}) for name, each in functions.items() if name not in called)
     merged: dict[str, Family] = {}
@@ -137,9 +135,10 @@ class _Scan:
             case ast.Name(id=name):
                 found = known.get(name)
             case ast.JoinedStr(values=parts):
-                texts = [self._value(getattr(part, "value", part) if isinstance(part, ast.FormattedValue) else part, known)
-                         for part in parts]  # fmt: skip
+                texts = [self._value(part, known) for part in parts]
                 found = "".join(each for each in texts if isinstance(each, str)) if all(texts) else None
+            case ast.FormattedValue(value=inner):
+                found = self._value(inner, known)
             case ast.Dict(keys=keys):
                 found = tuple(key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
