@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 from hypervisor.kube.names import (
     CONTAINER_LIMITER,
@@ -93,10 +94,32 @@ class MpsShare:
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
-def device_nodes(cards: Iterable[GpuIdentity]) -> tuple[str, ...]:
+NO_MIG_MINORS: Mapping[str, int] = MappingProxyType({})
+
+
+def device_nodes(cards: Iterable[GpuIdentity], mig_minors: Mapping[str, int] = NO_MIG_MINORS) -> tuple[str, ...]:
     """The device nodes of these cards and of the driver; the caller leaves out those that are not there."""
-    minors = sorted({card.minor for card in cards if card.minor is not None})
-    return (*(f"/dev/nvidia{minor}" for minor in minors), *CONTROL_NODES)
+    found = sorted({node for card in cards for node in nodes_of(card, mig_minors)})
+    return (*found, *CONTROL_NODES)
+
+
+def nodes_of(card: GpuIdentity, mig_minors: Mapping[str, int]) -> tuple[str, ...]:
+    """A card's own nodes: for a MIG instance its card's, and those by which the driver lets a process use it.
+    mig_minors: the driver's table, as read_mig_minors() gives it."""
+    if card.minor is None:
+        return ()
+    nodes, part = [f"/dev/nvidia{card.minor}"], card.partition
+    if part is not None:
+        place = f"gpu{card.minor}/gi{part.gpu_instance_id}"
+        keys = (f"{place}/access", f"{place}/ci{part.compute_instance_id}/access")
+        nodes += [f"/dev/nvidia-caps/nvidia-cap{mig_minors[key]}" for key in keys if key in mig_minors]
+    return tuple(nodes)
+
+
+def read_mig_minors(table: str) -> Mapping[str, int]:
+    """/proc/driver/nvidia-caps/mig-minors: minor numbers by what they give access to, as in "gpu0/gi1/access 12"."""
+    rows = (line.split() for line in table.splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
 
 
 def answer(
@@ -107,6 +130,7 @@ def answer(
     isolation: IsolationMode | None,
     chosen: bool,
     existing_nodes: Iterable[str],
+    mig_minors: Mapping[str, int] = NO_MIG_MINORS,
     mps: MpsShare | None = None,
 ) -> ContainerAnswer:
     """The answer for a container whose limit files lie in a directory of the host.
@@ -148,7 +172,7 @@ def answer(
         cdi_devices = (*(f"{DOMAIN}/gpu={card.uuid}" for card in cards), *cdi_devices)
     else:
         there = set(existing_nodes)
-        nodes = tuple(node for node in device_nodes(cards) if node in there)
+        nodes = tuple(node for node in device_nodes(cards, mig_minors) if node in there)
     if host.injection is Injection.ENVIRONMENT:
         environment["NVIDIA_VISIBLE_DEVICES"] = ",".join(card.uuid for card in cards) or "void"
     return ContainerAnswer(

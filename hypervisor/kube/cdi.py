@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hypervisor.kube.answers import CONTROL_NODES, HostFiles, library_places
+from hypervisor.kube.answers import CONTROL_NODES, NO_MIG_MINORS, HostFiles, library_places, nodes_of
 from hypervisor.kube.names import CONTAINER_LIMITER, CONTAINER_PRELOAD, CONTAINER_SHM, CONTAINER_USAGE, DOMAIN
 from hypervisor.model import Allocation, AllocationPhase, GpuIdentity, IsolationMode
 
@@ -21,6 +21,7 @@ def cdi_files(
     *,
     driver_version: str,
     existing_nodes: Iterable[str],
+    mig_minors: Mapping[str, int] = NO_MIG_MINORS,
 ) -> dict[str, str]:
     """Content by file name: one of the cards, one of the allocations while there are any, and one of the hook that
     loads the limiter where there is one.
@@ -30,7 +31,7 @@ def cdi_files(
     """
     there = set(existing_nodes)
     control = [{"path": node} for node in CONTROL_NODES if node in there]
-    by_uuid = {card.uuid: _nodes(card, there) for card in cards}
+    by_uuid = {card.uuid: [{"path": node} for node in nodes_of(card, mig_minors) if node in there] for card in cards}
     files: dict[str, str] = {}
     if cards:
         devices = [
@@ -60,11 +61,6 @@ def _preload_hook(host: HostFiles) -> dict[str, Any]:
         "path": host.preload_hook,
         "args": [host.preload_hook, "preload", "merge", "--library", CONTAINER_LIMITER],
     }
-
-
-def _nodes(card: GpuIdentity, there: set[str]) -> list[dict[str, str]]:
-    path = f"/dev/nvidia{card.minor}"
-    return [{"path": path}] if card.minor is not None and path in there else []
 
 
 def _edits(

@@ -17,7 +17,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One container's device ids. uid names the directory of its limit files and never comes twice.
 
     pod_uid and container are "" until the grant is bound; created_at is wall time in seconds. cards: the GPUs that the
-    container was given, where that was decided when kubelet asked; else it was given all of them.
+    container was given, where that was decided when kubelet asked; else it was given all of them. isolation: "hard" or
+    "partitioned" where the container was made for that; one that was not can't be made so later.
     """
 
     uid: str
@@ -27,6 +28,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     pod_uid: str = ""
     container: str = ""
     cards: tuple[str, ...] = ()
+    isolation: str = ""
 
     @property
     def key(self) -> tuple[str, tuple[str, ...]]:

@@ -41,6 +41,8 @@ def place(
     named = _named(demand, container)
     if given:
         _check_given(demand, container, named, given)
+        if demand.isolation is IsolationMode.PARTITIONED:
+            _check_instances(demand, given, devices)
         named = tuple(uuid.lower() for uuid in given)
     if named:
         return tuple(_request(demand, _by_name(name, devices).uuid) for name in named)
@@ -78,6 +80,19 @@ def _check_given(demand: Demand, container: str, named: Sequence[str], given: Se
             field="devices",
             remedy="delete the Pod, so that it is made anew",
         )
+
+
+def _check_instances(demand: Demand, given: Sequence[str], devices: Sequence[GpuIdentity]) -> None:
+    """What the container was given may have been made for another Pod, of which ours was taken to be one."""
+    for uuid in given:
+        if not _is_eligible(_by_name(uuid.lower(), devices), demand, ()):
+            raise Refusal(
+                RefusalReason.GPU_NOT_FOUND,
+                f"the container was given {uuid} before the Pod's annotations were known, and it is no instance "
+                f"{demand.partition}".rstrip(),
+                field="devices",
+                remedy="delete the Pod, so that it is made anew",
+            )
 
 
 def _named(demand: Demand, container: str) -> tuple[str, ...]:

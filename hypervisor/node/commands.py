@@ -56,6 +56,7 @@ class Grants(Protocol):
         *,
         dry_run: bool = False,
         reserved: str = "",
+        beside: tuple[Allocation, ...] = (),
         placed: tuple[DeviceRequest, ...] = (),
     ) -> tuple[Allocation, bool]: ...
 
@@ -167,6 +168,28 @@ class Commands:
         if spec.isolation is IsolationMode.HARD and not dry_run:
             await self._prepare(allocation, existed=existed)
         return allocation, existed, self.environment_of(allocation)
+
+    async def promise(
+        self,
+        spec: AllocationSpec,
+        *,
+        beside: Callable[[], tuple[Allocation, ...]],
+        keep: Callable[[Allocation], None],
+    ) -> None:
+        """Make what a partitioned share needs before it is known whose it is; nothing is granted. beside: drafts that
+        count as granted. keep is told the draft of the share, and has to keep what was made for it from then on, by
+        Partitioning.promised. Raises Refusal."""
+        async with self._placed(spec, dry_run=False) as placed:
+            if placed is None:
+                raise Refusal(RefusalReason.NOT_READY, "no card can be divided yet", remedy="try again soon")
+            draft, _ = self._grants.allocate(
+                spec, placed.inventory, dry_run=True, beside=beside(), placed=placed.devices
+            )
+            keep(draft)
+
+    async def prepare(self, draft: Allocation) -> None:
+        """Have the limits of a hard share in force before it is known whose it is. Raises Refusal."""
+        await self._prepare(draft, existed=True)
 
     async def _prepare(self, allocation: Allocation, *, existed: bool) -> None:
         """Nobody learns of a hard grant before its limits were read back. Takes no turn: a server must start."""

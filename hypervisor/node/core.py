@@ -165,6 +165,7 @@ class NodeCore:
     def serve_pods(self, kubernetes: KubernetesNode) -> None:
         """Show in the state, in conditions and metrics what the Kubernetes mode knows."""
         self._live.kubernetes = kubernetes
+        self.partitioning.promised = kubernetes.binder.promised
         self.state.subscribe(kubernetes.follow)
         for name, feed in kubernetes.feeds.items():
             self.add_feed(name, feed)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 import trio
 
@@ -121,7 +122,13 @@ class Binder:
         self._unpublished = False
         self._demands = Demands()
         self._tentative = Tentative(
-            settings, allocations=allocations, inventory=inventory, pods=pods, grants=grants, demands=self._demands
+            settings,
+            allocations=allocations,
+            commands=commands,
+            inventory=inventory,
+            pods=pods,
+            grants=grants,
+            demands=self._demands,
         )
         self._refused: dict[str, tuple[object, float]] = {}  # by key: what was refused, and when it is tried again
         self._assignments: tuple[Assignment, ...] | None = None
@@ -166,7 +173,9 @@ class Binder:
             raise
         answers = []
         for grant in made:
-            allocation = await self._bind_by_index(grant)
+            allocation = await self._bind_by_index(grant) or await self._tentative.prepare(grant)
+            if allocation is not None and allocation.spec.isolation is IsolationMode.PARTITIONED:
+                self._describe_cards()  # a name that the CDI file does not have yet would stop the container
             answers.append(self._answer(grant, allocation))
         self._unasked = True
         self.wake()
@@ -244,6 +253,10 @@ class Binder:
             last_step_seconds=self._last_seconds,
         )
 
+    def promised(self) -> Collection[str]:
+        """UUIDs of instances that containers were given whose grants are not bound yet."""
+        return self._tentative.promised()
+
     # --- Allocate
 
     def _check_ids(self, resource: str, containers: Sequence[tuple[str, ...]]) -> None:
@@ -298,9 +311,10 @@ class Binder:
     async def _bind_by_index(self, grant: Grant) -> Allocation | None:
         """Where a scheduler wrote the index, whose it is is known already."""
         found = self._pod_by_index(grant)
-        return await self._bind(grant, *found) if found is not None else None
+        return await self._bind(grant, *found, answering=True) if found is not None else None
 
     def _answer(self, grant: Grant, allocation: Allocation | None) -> ContainerAnswer:
+        """allocation: also a draft of what it will be."""
         granted = {each.gpu_uuid for each in allocation.grants} if allocation is not None else set(grant.cards)
         cards = self._usable_cards()  # with an instance that was made for this grant
         if granted:
@@ -314,7 +328,17 @@ class Binder:
             isolation=allocation.spec.isolation if allocation is not None else None,
             chosen=bool(granted),
             existing_nodes=self._host.existing_nodes(cards),
+            mig_minors=self._host.mig_minors,
             mps=self._mps_share(allocation),
+        )
+
+    def _describe_cards(self) -> None:
+        inventory = self._inventory()
+        self._host.write_cdi(
+            tuple(device.identity for device in inventory.devices),
+            self._allocations.all,
+            self._files,
+            driver_version=inventory.system.driver_version,
         )
 
     def _mps_share(self, allocation: Allocation | None) -> MpsShare | None:
@@ -352,11 +376,13 @@ class Binder:
         self._ask_seconds = time.time() - asked_at
         self._learned(found)
 
-    async def _bind(self, grant: Grant, pod: Pod, container: str) -> Allocation | None:
+    async def _bind(self, grant: Grant, pod: Pod, container: str, *, answering: bool = False) -> Allocation | None:
+        """answering: its container has not been told anything yet."""
         attempt = (pod.annotations, pod.containers)
         if self._waits(grant.uid, attempt):
             return None
         try:
+            grant = self._in_its_mode(grant, pod, answering=answering)
             allocation = await self._granted(grant, pod, container)
             self._grants.save(replace_owner(grant, pod, container))
         except (AnnotationError, Refusal) as error:
@@ -371,6 +397,23 @@ class Binder:
         for key in unknown_keys(dict(pod.annotations)):
             self._events.tell(pod, EventType.WARNING, "AnnotationUnknown", f"annotation {key} means nothing here")
         return allocation
+
+    def _in_its_mode(self, grant: Grant, pod: Pod, *, answering: bool) -> Grant:
+        """The grant with the mode that its container is made for. Raises Refusal for one that was made for another:
+        cards that it sees can't be taken from it, nor can an instance or a server be given to it; AnnotationError."""
+        demanded = self._demands.of(pod).isolation
+        wanted = demanded.value if demanded in (IsolationMode.HARD, IsolationMode.PARTITIONED) else ""
+        if answering:
+            return msgspec.structs.replace(grant, isolation=wanted)
+        if grant.isolation != wanted:
+            raise Refusal(
+                RefusalReason.ISOLATION_CONFLICT,
+                f"the container was started for {grant.isolation or 'soft or shared'} isolation, and its Pod asks for "
+                f"{demanded.value}: {self._tentative.why_unprepared(grant) or 'that was not known then'}",
+                field="isolation",
+                remedy="delete the Pod, so that it is made anew",
+            )
+        return grant
 
     async def _granted(self, grant: Grant, pod: Pod, container: str) -> Allocation:
         """Raises AnnotationError or Refusal."""

@@ -13,7 +13,7 @@ import trio
 from hypervisor.allocations.environment import LIMITER
 from hypervisor.config import Settings
 from hypervisor.durable import write_atomically
-from hypervisor.kube.answers import CONTROL_NODES, HostFiles, Injection, device_nodes
+from hypervisor.kube.answers import CONTROL_NODES, NO_MIG_MINORS, HostFiles, Injection, device_nodes, read_mig_minors
 from hypervisor.kube.cdi import cdi_files
 from hypervisor.kube.cgroups import Residence, residence
 from hypervisor.kube.checkpoint import Assignment, CheckpointError, read_checkpoint
@@ -64,7 +64,16 @@ class Host:
 
     def existing_nodes(self, cards: Iterable[GpuIdentity]) -> tuple[str, ...]:
         """Those of the cards' device nodes that are there."""
-        return tuple(node for node in device_nodes(cards) if os.path.exists(node))  # noqa: PTH110 - many, and plain text
+        nodes = device_nodes(cards, self.mig_minors)
+        return tuple(node for node in nodes if os.path.exists(node))  # noqa: PTH110 - many, and plain text
+
+    @property
+    def mig_minors(self) -> Mapping[str, int]:
+        """The driver's table of the nodes that give access to MIG instances; empty where it has none."""
+        try:
+            return read_mig_minors((self._proc / "driver/nvidia-caps/mig-minors").read_text())
+        except OSError:
+            return NO_MIG_MINORS
 
     @property
     def mps_shared_memory(self) -> str:
@@ -144,6 +153,7 @@ class Host:
             files,
             driver_version=driver_version,
             existing_nodes=(*self.existing_nodes(cards), *(node for node in CONTROL_NODES if Path(node).exists())),
+            mig_minors=self.mig_minors,
         )
         try:
             directory.mkdir(parents=True, exist_ok=True)

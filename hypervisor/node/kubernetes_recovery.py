@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
+import msgspec
 import structlog
 
 from hypervisor.allocations import Allocations
@@ -58,12 +59,4 @@ def recover(
 
 def replace_owner(grant: Grant, pod: Pod, container: str) -> Grant:
     """A grant that is a container's now."""
-    return Grant(
-        uid=grant.uid,
-        resource=grant.resource,
-        device_ids=grant.device_ids,
-        created_at=grant.created_at,
-        pod_uid=pod.uid,
-        container=container,
-        cards=grant.cards,
-    )
+    return msgspec.structs.replace(grant, pod_uid=pod.uid, container=container)

@@ -6,8 +6,10 @@ can be chosen when kubelet asks. What was chosen and is not bound yet is counted
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+
+import msgspec
 
 from hypervisor.allocations import Allocations
 from hypervisor.config import Settings
@@ -17,8 +19,12 @@ from hypervisor.kube.grants import Grant
 from hypervisor.kube.pod import Pod
 from hypervisor.kube.reconcile import container_of
 from hypervisor.model import Allocation, AllocationSpec, Inventory, IsolationMode, Refusal
+from hypervisor.node.commands import Commands
 from hypervisor.node.kubernetes_grants import GrantStore
 from hypervisor.node.kubernetes_view import Pods
+
+# What must be there before a container starts.
+_PREPARED = (IsolationMode.HARD, IsolationMode.PARTITIONED)
 
 
 class Tentative:
@@ -29,6 +35,7 @@ class Tentative:
         settings: Settings,
         *,
         allocations: Allocations,
+        commands: Commands,
         inventory: Callable[[], Inventory],
         pods: Pods,
         grants: GrantStore,
@@ -36,21 +43,20 @@ class Tentative:
     ) -> None:
         self._settings = settings
         self._allocations = allocations
+        self._commands = commands
         self._inventory = inventory
         self._pods = pods
         self._grants = grants
         self._demands = demands
         self._drafts: dict[str, Allocation] = {}  # by grant, for as long as it is not bound
+        self._unprepared: dict[str, str] = {}  # the same
 
     def choose(self, grant: Grant) -> Grant:
         """A new grant with its cards; as it is where they can't be chosen yet."""
-        found = self._candidates(grant)
-        demands = {demand for _, _, demand in found}
-        if len(demands) != 1:
+        asked = self._asked(grant)
+        if asked is None:
             return grant
-        pod, container, demand = found[0]
-        if demand.container_counts or demand.container_gpus:
-            return grant  # which container it is decides
+        pod, container, demand = asked
         inventory, pending = self._inventory(), self._pending()
 
         def draft(spec: AllocationSpec) -> Allocation:
@@ -73,8 +79,66 @@ class Tentative:
             chosen = draft(spec)
         except Refusal:
             return grant  # when it is bound there may be room
-        self._drafts[grant.uid] = chosen
-        return replace_cards(grant, tuple(each.gpu_uuid for each in chosen.grants))
+        return self._keep(grant, chosen)
+
+    async def prepare(self, grant: Grant) -> Allocation | None:
+        """Have ready what a hard or partitioned share needs before its container starts, and keep it with the grant;
+        the draft of the share. None where it is another mode, or not known which, or where it can't be had:
+        why_unprepared() has the reason."""
+        asked = self._asked(grant)
+        if asked is None or asked[2].isolation not in _PREPARED:
+            return None
+        try:
+            if asked[2].isolation is IsolationMode.PARTITIONED and grant.uid not in self._drafts:
+                await self._make_instance(grant, *asked)
+            draft = self._drafts.get(grant.uid)
+            if draft is None:
+                return None
+            if draft.spec.isolation is IsolationMode.HARD:
+                await self._commands.prepare(draft)
+            kept = next(each for each in self._grants.all if each.uid == grant.uid)
+            self._grants.save(msgspec.structs.replace(kept, isolation=draft.spec.isolation.value))
+        except Refusal as refusal:
+            self._unprepared[grant.uid] = str(refusal)
+            return None
+        return draft
+
+    def why_unprepared(self, grant: Grant) -> str:
+        """Why prepare() could not have ready what a grant needs; "" where it could, or was not asked to."""
+        return self._unprepared.get(grant.uid, "")
+
+    def promised(self) -> Collection[str]:
+        """UUIDs of what containers were given whose grants are not bound yet."""
+        return {card for grant in self._grants.all if not grant.pod_uid for card in grant.cards}
+
+    async def _make_instance(self, grant: Grant, pod: Pod, container: str, demand: Demand) -> None:
+        spec = spec_of(
+            pod,
+            container,
+            demand,
+            [device.identity for device in self._inventory().devices],
+            settings=self._settings,
+            held=(),
+            fits=lambda _: None,
+        )
+        await self._commands.promise(
+            replace(spec, allocation_id=f"tentative.{grant.uid}"),
+            beside=self._pending,
+            keep=lambda draft: self._grants.save(self._keep(grant, draft)),
+        )
+
+    def _keep(self, grant: Grant, draft: Allocation) -> Grant:
+        self._drafts[grant.uid] = draft
+        return msgspec.structs.replace(grant, cards=tuple(each.gpu_uuid for each in draft.grants))
+
+    def _asked(self, grant: Grant) -> tuple[Pod, str, Demand] | None:
+        """One of the Pods that may be the one, with what they all ask for; None where they do not ask for the same."""
+        found = self._candidates(grant)
+        if len({demand for _, _, demand in found}) != 1:
+            return None
+        demand = found[0][2]
+        # Where containers get different things, which one it is decides.
+        return None if demand.container_counts or demand.container_gpus else found[0]
 
     def may_be_partitioned(self, grant: Grant) -> bool:
         """May the grant be for a Pod that wants a MIG instance? Then its container must see no whole card."""
@@ -100,15 +164,5 @@ class Tentative:
         """What is promised to grants that are not bound yet."""
         unbound = {grant.uid for grant in self._grants.all if not grant.pod_uid}
         self._drafts = {uid: draft for uid, draft in self._drafts.items() if uid in unbound}
+        self._unprepared = {uid: why for uid, why in self._unprepared.items() if uid in unbound}
         return tuple(self._drafts.values())
-
-
-def replace_cards(grant: Grant, cards: tuple[str, ...]) -> Grant:
-    """A grant with the cards that its container was given."""
-    return Grant(
-        uid=grant.uid,
-        resource=grant.resource,
-        device_ids=grant.device_ids,
-        created_at=grant.created_at,
-        cards=cards,
-    )

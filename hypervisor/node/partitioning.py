@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -72,6 +72,8 @@ class Partitioning:
         journal, damaged = Journal.open(state_directory / "mig")
         for file in damaged:
             log.warning("a journal of MIG instances can't be read", path=str(file.path), reason=file.reason)
+        # UUIDs of instances that containers were given and that are no allocation's yet.
+        self.promised: Callable[[], Collection[str]] = tuple
         self._reader = reader
         self._allocations = allocations
         self._emit = emit
@@ -123,7 +125,7 @@ class Partitioning:
     async def step(self, pause: float) -> float:
         """Reconcile once if there is something to do; the seconds until the next look."""
         cards, present = self._reader.cards, {each.identity.uuid for each in self._reader.inventory.devices}
-        if not self._partitions.needs_settling(cards, present=present, allocations=self._needs().allocations):
+        if not self._partitions.needs_settling(cards, present=present, needs=self._needs()):
             return LOOK_SECONDS
         await self._partitions.settle(cards, self._needs)
         return min(MOST_PAUSE_SECONDS, pause * 2)
@@ -166,7 +168,7 @@ class Partitioning:
 
     def _busy(self, placed: Sequence[DeviceRequest]) -> set[str]:
         granted = {grant.gpu_uuid for each in self._allocations() for grant in each.grants}
-        return granted | {request.gpu for request in placed}
+        return granted | {request.gpu for request in placed} | set(self.promised())
 
     def _tell(self, kind: EventType, reason: str, card: str, message: str) -> None:
         self._emit(kind, reason, ObjectReference(kind=ObjectKind.GPU, name=card.lower(), uid=card), message)

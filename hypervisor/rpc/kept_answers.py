@@ -32,4 +32,5 @@ def grant_of(assignment: Assignment, *, now: float) -> Grant | None:
         device_ids=assignment.device_ids,
         created_at=now,
         cards=tuple(cards.split(",")) if cards else (),
+        isolation=mode if (mode := answer.envs.get("TF_ISOLATION_MODE", "")) in ("hard", "partitioned") else "",
     )

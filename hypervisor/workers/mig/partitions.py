@@ -42,7 +42,8 @@ class PartitionsStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Who needs instances now: ids of the allocations that stand, and UUIDs of all devices that they were granted."""
+    """Who needs instances now: ids of the allocations that stand, and UUIDs of all devices that were granted or
+    promised."""
 
     allocations: Collection[str] = ()
     busy: Collection[str] = ()
@@ -158,19 +159,17 @@ class Partitions:
 
     # ---- reconciliation ----
 
-    def needs_settling(
-        self, cards: Sequence[PhysicalCard], *, present: Collection[str], allocations: Collection[str]
-    ) -> bool:
+    def needs_settling(self, cards: Sequence[PhysicalCard], *, present: Collection[str], needs: Needs) -> bool:
         """Whether settle() may have something to do, from what is known without asking the driver.
 
-        present: UUIDs of MIG devices in the inventory; allocations: ids of those that stand.
+        present: UUIDs of MIG devices in the inventory.
         """
         for card in cards:
             records = self._journal.records(card.uuid)
             if any(
                 record.stage is not Stage.THERE
                 or record.uuid not in present
-                or (record.allocation_id and not self._needed(record, allocations))
+                or (record.allocation_id and not self._needed(record, needs))
                 for record in records
             ):
                 return True
@@ -206,12 +205,10 @@ class Partitions:
             return
         if geometry.enabled:
             for record in self._journal.records(card.uuid):
-                await self._settle_record(card, geometry, record, needs().allocations)
+                await self._settle_record(card, geometry, record, needs())
         await self._fulfil(card, needs)
 
-    async def _settle_record(
-        self, card: PhysicalCard, geometry: Geometry, record: Record, allocations: Collection[str]
-    ) -> None:
+    async def _settle_record(self, card: PhysicalCard, geometry: Geometry, record: Record, needs: Needs) -> None:
         there = next((each for each in geometry.instances if each.start == record.start), None)
         if there is not None and not _is_ours(record, there.profile_id, there.gpu_instance, self._steps.boot_id):
             # Somebody took the place, after a reset or before we came to it: it is theirs.
@@ -223,7 +220,7 @@ class Partitions:
                 f"{record.profile} at slice {record.start} of GPU {card.index} is gone, and others have its place",
             )
             return
-        needed = self._needed(record, allocations)
+        needed = self._needed(record, needs)
         if there is None:
             self._journal.drop(card.uuid, record.start)
             if needed and record.stage is Stage.THERE:
@@ -344,9 +341,13 @@ class Partitions:
         """Whether an instance was given to somebody whose allocation does not stand yet."""
         return any(uuid in given for given in self._providing.values())
 
-    def _needed(self, record: Record, allocations: Collection[str]) -> bool:
+    def _needed(self, record: Record, needs: Needs) -> bool:
         return (
-            not record.allocation_id or record.allocation_id in allocations or record.allocation_id in self._providing
+            not record.allocation_id
+            or record.allocation_id in needs.allocations
+            or record.allocation_id in self._providing
+            # Made before it was known whose it would be; or another has been granted it since.
+            or record.uuid in needs.busy
         )
 
     @contextmanager

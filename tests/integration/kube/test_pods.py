@@ -212,6 +212,11 @@ def test_modes_never_share_a_card_and_shared_is_a_whole_one(any_node: KubeNode) 
     assert len(cards | {soft_card}) == 3
 
 
+def instances(node: KubeNode) -> set[str]:
+    """UUIDs of the MIG instances that the daemon shows."""
+    return {gpu["uuid"] for gpu in node.gpus() if gpu["uuid"].startswith("MIG-")}
+
+
 @pytest.mark.slow
 def test_a_static_node_has_one_mode(make_node) -> None:
     node = make_node("--isolation-policy", "static", "--isolation-mode", "soft").start()
@@ -235,10 +240,35 @@ def test_a_partitioned_pod_gets_an_instance_of_its_own_and_no_whole_card(make_no
     allocation = node.wait_allocation(uid)
     assert allocation["devices"][0]["gpuUuid"] == given.answer.envs["NVIDIA_VISIBLE_DEVICES"]
     assert given.answer.envs["TF_ISOLATION_MODE"] == "partitioned"
-    # Where it is not known whose the container is, and there is no instance, it sees nothing rather than whole cards.
-    other = node.api.create(pod("unplaced", isolation="partitioned", partition="1g.10gb"))
+    # Replicas without an index: it is not known whose a container is, and each has an instance made for it.
+    replicas = [node.api.create(pod(f"r-{each}", isolation="partitioned", partition="1g.10gb")) for each in range(2)]
     node.wait_known()
-    (unplaced,) = node.kubelet.admit(other)
-    assert unplaced.answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+    seen = {}
+    for each in replicas:
+        (replica,) = node.kubelet.admit(each)
+        seen[each["metadata"]["uid"]] = replica.answer.envs["CUDA_VISIBLE_DEVICES"]
+        assert replica.answer.envs["TF_ISOLATION_MODE"] == "partitioned"
+        assert replica.answer.envs["NVIDIA_VISIBLE_DEVICES"] == seen[each["metadata"]["uid"]]
+    assert len({*seen.values(), given.answer.envs["NVIDIA_VISIBLE_DEVICES"]}) == 3
+    for each, instance in seen.items():
+        assert node.wait_allocation(each)["devices"][0]["gpuUuid"] == instance
+    # One whose instance can't be made sees nothing rather than whole cards, and is told why.
+    unplaced = node.api.create(pod("unplaced", isolation="partitioned", partition="7g.80gb"))
+    node.wait_known()
+    (nothing,) = node.kubelet.admit(unplaced)
+    assert nothing.answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+    told = node.wait_event(unplaced["metadata"]["uid"], "GPUDeviceAllocatedFailed")["message"]
+    assert "no GPU has a place for" in told
+    assert "delete the Pod" in told
+    # What was made before it was known whose it is stays over a restart, and ends with its Pod.
+    node.daemon.kill()
+    node.daemon.start().wait_ready()
+    for each, instance in seen.items():
+        assert node.wait_allocation(each)["devices"][0]["gpuUuid"] == instance
+    first, last = seen
+    node.api.delete(first)
+    node.kubelet.forget(first)
+    wait_until(lambda: seen[first] not in instances(node), "the end of its instance", 30)
+    assert seen[last] in instances(node)
     assert settled(node.wait_allocation(uid)) == settled(allocation)
     assert not [each for each in node.api.events_of(uid) if each["reason"].startswith("GPULimits")]

@@ -50,6 +50,23 @@ def test_a_hard_pod_is_given_pipe_shared_memory_and_limits(make_daemon: Callable
         assert mounts["/dev/shm"] == "/dev/shm"
         allocation = node.wait_allocation(document["metadata"]["uid"])
         assert allocation["spec"]["isolation"] == "ISOLATION_MODE_HARD"
+        # A Pod without an index: that it is hard is known, though not yet which Pod it is.
+        replica = pod("r", isolation="hard", compute_percent_limit="25", vram_limit="4Gi")
+        document, given = node.run(replica, known=True)
+        assert given.answer is not None
+        assert given.answer.envs["TF_ISOLATION_MODE"] == "hard"
+        assert given.answer.envs["TF_CUDA_SM_PERCENT_LIMIT"] == "25"
+        (card,) = (each["gpuUuid"] for each in node.wait_allocation(document["metadata"]["uid"])["devices"])
+        assert given.answer.envs["CUDA_VISIBLE_DEVICES"] == card
+        mounts = {mount.container_path: mount.host_path for mount in given.answer.mounts}
+        assert f"/{card}/" in mounts["/tmp/nvidia-mps"]
+        # One that kubelet knew before us was answered as a soft one: it gets nothing, and is told why.
+        late = pod("late", isolation="hard", compute_percent_limit="25", vram_limit="4Gi")
+        (unknown,) = node.kubelet.admit(late)
+        assert "CUDA_MPS_PIPE_DIRECTORY" not in unknown.answer.envs
+        node.api.create(late)
+        told = node.wait_event(late["metadata"]["uid"], "GPUDeviceAllocatedFailed")["message"]
+        assert "soft or shared isolation, and its Pod asks for hard" in told
     finally:
         node.close()
         for status in node.daemon.state_directory.glob("workers/*/status"):

@@ -44,6 +44,15 @@ def test_what_kubelet_keeps_tells_the_grant_and_its_cards() -> None:
     )
 
 
+@pytest.mark.parametrize(("mode", "kept"), [("hard", "hard"), ("partitioned", "partitioned"), ("soft", "")])
+def test_what_kubelet_keeps_tells_the_mode_that_the_container_was_made_for(mode: str, kept: str) -> None:
+    answer = api.ContainerAllocateResponse.FromString(an_assignment().answer)
+    answer.envs["TF_ISOLATION_MODE"] = mode
+    found = grant_of(an_assignment(answer=answer.SerializeToString()), now=5.0)
+    assert found is not None
+    assert found.isolation == kept
+
+
 @pytest.mark.parametrize(
     "assignment",
     [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hypervisor.config import Settings
-from hypervisor.kube.answers import HostFiles, Injection, answer
+from hypervisor.kube.answers import HostFiles, Injection, answer, read_mig_minors
 from hypervisor.kube.cdi import cdi_files
 from hypervisor.kube.cgroups import Residence
 from hypervisor.kube.checkpoint import Assignment
@@ -245,3 +245,27 @@ def test_a_wrong_declaration_is_quoted(text: str, words: str) -> None:
     with pytest.raises(DeclarationError, match=words) as refused:
         read_declarations(text, file="x.toml")
     assert "x.toml" in str(refused.value)
+
+
+def test_an_instance_brings_the_nodes_that_give_access_to_it() -> None:
+    """As the driver's table says; those of other instances stay out."""
+    table = "config 1\nmonitor 2\ngpu0/gi7/access 66\ngpu0/gi7/ci0/access 67\ngpu0/gi8/access 75\nnonsense\n"
+    minors = read_mig_minors(table)
+    part = Partition(parent_uuid="GPU-0", gpu_instance_id=7, compute_instance_id=0, profile="1g.10gb")
+    instance = replace(v.device(0).identity, uuid="MIG-1", minor=0, partition=part)
+    own = ("/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67", "/dev/nvidia0")
+    there = (*own, "/dev/nvidia-caps/nvidia-cap75", "/dev/nvidia-caps/nvidia-cap1", "/dev/nvidiactl")
+    given = answer(
+        "/base/g",
+        FILES,
+        cards=[instance],
+        isolation=IsolationMode.PARTITIONED,
+        chosen=True,
+        existing_nodes=there,
+        mig_minors=minors,
+    )
+    assert given.nodes == (*own, "/dev/nvidiactl")
+    files = cdi_files([instance], [], FILES, driver_version="580.65", existing_nodes=there, mig_minors=minors)
+    (device,) = json.loads(files["tensor-fusion.json"])["devices"]
+    assert {each["path"] for each in device["containerEdits"]["deviceNodes"]} == {*own, "/dev/nvidiactl"}
+    assert read_mig_minors("") == {}

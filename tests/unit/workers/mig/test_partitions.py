@@ -61,8 +61,8 @@ def test_an_instance_lives_as_long_as_its_allocation(node: Node) -> None:
     uuid = provide(partitions, "a")
     node.settle(partitions, allocations={"a"}, busy={uuid})
     assert len(node.there()) == 1
-    assert not partitions.needs_settling([CARD], present={uuid}, allocations={"a"})
-    assert partitions.needs_settling([CARD], present={uuid}, allocations=())
+    assert not partitions.needs_settling([CARD], present={uuid}, needs=Needs(allocations={"a"}))
+    assert partitions.needs_settling([CARD], present={uuid}, needs=Needs())
     node.settle(partitions)
     assert node.there() == []
 
@@ -94,7 +94,7 @@ def test_row_86_what_could_not_be_finished_is_undone(node: Node) -> None:
 def test_row_88_an_allocation_that_went_unseen_is_cleaned_up_at_the_next_look(node: Node) -> None:
     provide(node.start(), "gone-while-we-were-down")
     restarted = node.start()
-    assert restarted.needs_settling([CARD], present=(), allocations=())
+    assert restarted.needs_settling([CARD], present=(), needs=Needs())
     node.settle(restarted)
     assert node.there() == []
 
@@ -144,7 +144,7 @@ def test_wishes_are_fulfilled_large_ones_first_and_ended_when_wished_no_more(nod
     node.settle(partitions)
     assert [each.profile_id for each in node.cards.instances["bus0"]] == [9, 14, 19]
     assert not partitions.needs_settling(
-        [CARD], present={each.uuid for each in node.cards.instances["bus0"]}, allocations=()
+        [CARD], present={each.uuid for each in node.cards.instances["bus0"]}, needs=Needs()
     )
     node.settle(node.start({"all": ("3g.40gb",)}))
     assert [profile for profile, _ in node.there()] == [9]
@@ -186,7 +186,7 @@ def test_after_a_reboot_what_was_granted_and_wished_is_made_again_in_its_place(n
     before = node.there()
     node.boot_id, node.cards.instances["bus0"] = "boot-2", []
     restarted = node.start({"all": ("2g.20gb",)})
-    assert restarted.needs_settling([CARD], present=(), allocations={"a"})
+    assert restarted.needs_settling([CARD], present=(), needs=Needs(allocations={"a"}))
     node.settle(restarted, allocations={"a"})
     assert node.there() == before
 
@@ -207,7 +207,7 @@ def test_one_in_use_is_ended_when_it_is_let_go(node: Node) -> None:
     node.cards.failing["destroy"] = wire.MigDone(19, "nvmlComputeInstanceDestroy")
     node.settle(partitions)
     assert "in use by another client" in node.events[-1][1]
-    assert partitions.needs_settling([CARD], present=(), allocations=())
+    assert partitions.needs_settling([CARD], present=(), needs=Needs())
     node.cards.failing.clear()
     node.settle(partitions)
     assert node.there() == []
@@ -318,3 +318,16 @@ def test_a_kill_at_any_step_leaves_what_the_next_start_makes_right(
             profiles = [profile for profile, _start in node.there()]
             assert foreign in node.cards.instances["bus0"], step
             assert sorted(profiles) == sorted([19, 19, *([9] if kept else [])]), (step, rebooted, node.there())
+
+
+def test_an_instance_stays_while_a_device_of_it_is_granted_to_another(node: Node) -> None:
+    """It was made before it was known whose it would be, under a name that is no allocation's."""
+    partitions = node.start()
+    uuid = provide(partitions, "tentative.grant-1")
+    kept = Needs(allocations={"pod"}, busy={uuid})
+    assert not partitions.needs_settling([CARD], present={uuid}, needs=kept)
+    node.settle(partitions, allocations={"pod"}, busy={uuid})
+    assert len(node.there()) == 1
+    assert partitions.needs_settling([CARD], present={uuid}, needs=Needs())
+    node.settle(partitions)
+    assert node.there() == []
