@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-LEAST, MOST = 1 / 4, 8.0  # the limiter itself takes 1/8 to 8
+LEAST, MOST = 1 / 8, 8.0  # what the limiter takes
 FADING = 0.9  # of what earlier readings weigh, with each new one,
 FADING_IN_A_ROW = 0.94  # and where windows come one after the other, six a second
 IN_A_ROW_SECONDS = 0.3  # between the ends of two windows: no other lay between them
