@@ -70,7 +70,11 @@ def dashboard_queries() -> Iterator[Query]:
 
 def needs(query: Query) -> list[Need]:
     """What the query needs. Raises ValueError for what is no PromQL, and QueryError."""
-    return list(_needs(promql.parse(query.text), query.shown))
+    try:
+        return list(_needs(promql.parse(query.text), query.shown))
+    except (ValueError, QueryError) as error:
+        error.add_note(f"in {query.where}: {query.text}")
+        raise
 
 
 def _needs(node: promql.Expr, wanted: frozenset[str]) -> Iterator[Need]:

@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from buildsupport.manifests import CHART, DEPLOY, HELM, NAMESPACE, files, render
+from buildsupport.native import ROOT
 from tests.daemon_process import wait_until
+from tests.monitoring.runbooks import commands
 from tests.real_kube.cluster import APPLY, Cluster, Refused, path_of
 
 pytestmark = [pytest.mark.real_kube, pytest.mark.skipif(not HELM.exists(), reason="needs Helm")]
@@ -25,11 +27,11 @@ VALUES = {
         "node.runtimeClassName=nvidia",
         "image.pullSecrets={a,b}",
         "aggregator.mtls.enabled=true",
-        "aggregator.tls.source=generated",
         "dashboards.enabled=true",
         "pool.create=true",
         "driverProbe.nodes={gpu-1}",
     ],
+    "generated": ["aggregator.tls.source=generated"],
     "alone": ["aggregator.enabled=false", "networkPolicy.enabled=false"],
     "nobody-reads": ["networkPolicy.metricsFrom=null", "node.tolerations=null", "node.nodeSelector=null"],
 }
@@ -113,6 +115,22 @@ def test_the_chart_is_installed_and_stays_as_it_is_when_it_is_applied_again(
     apply(kinds, installed)
     after = [kinds.ask("GET", path_of(each))["metadata"]["resourceVersion"] for each in installed]
     assert before == after
+
+
+def test_the_runbooks_kubectl_commands_work(kinds: Cluster, installed: list[Object]) -> None:
+    """On an installation whose Pods nobody runs: what asks for logs, a lease or a Secret needs a living one."""
+    kubectl = os.environ.get("KUBECTL")
+    if not kubectl:
+        pytest.skip("KUBECTL names no kubectl")
+    config = ["--kubeconfig", str(kinds.directory / "kubeconfig")]
+    asked = [words for words in commands() if words[0] == "kubectl" and {"get", "describe", "apply"} & set(words)]
+    here = [words for words in asked if not {"lease", "secret"} & set(words)]
+    assert len(here) == 7
+    for words in here:
+        done = subprocess.run(
+            [kubectl, *config, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, (words, done.stderr)
 
 
 def test_kustomize_makes_the_same_objects_as_helm(kinds: Cluster) -> None:

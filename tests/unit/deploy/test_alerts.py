@@ -15,9 +15,9 @@ RUNBOOKS = ROOT / "docs/runbooks.md"
 SEVERITIES = {"critical", "warning", "info"}
 
 
-@pytest.mark.parametrize("query", [*alert_queries(), *dashboard_queries()], ids=lambda query: query.where)
-def test_every_query_is_promql_and_shows_labels_that_its_result_has(query: Query) -> None:
-    assert needs(query)
+def test_every_query_is_promql_and_shows_labels_that_its_result_has() -> None:
+    empty = [query.where for query in (*alert_queries(), *dashboard_queries()) if not needs(query)]
+    assert empty == []
 
 
 def test_the_check_sees_what_is_wrong() -> None:

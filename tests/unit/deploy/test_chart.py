@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import re
 import shlex
@@ -37,10 +39,15 @@ EVERYTHING = (
 )
 
 
-def rendered(*values: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Objects by kind and name."""
+@functools.cache
+def parsed(*values: str) -> dict[tuple[str, str], dict[str, Any]]:
     text = render(*(argument for value in values for argument in ("--set", value)))
     return {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(text) if each}
+
+
+def rendered(*values: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Objects by kind and name, the caller's own."""
+    return copy.deepcopy(parsed(*values))
 
 
 def pod_specs(objects: dict[tuple[str, str], dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -161,6 +168,7 @@ def test_updates_keep_limits_and_workers() -> None:
     of workers is never renewed by itself."""
     objects = rendered(*EVERYTHING)
     daemon = objects[("DaemonSet", "hypervisor")]["spec"]
+    assert daemon["minReadySeconds"] > 0
     assert daemon["updateStrategy"] == {
         "type": "RollingUpdate",
         "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0},
@@ -227,6 +235,16 @@ def test_a_certificate_that_helm_makes_is_the_services_and_known_to_nodes() -> N
     assert address.partition(":")[0] in names.get_values_for_type(x509.DNSName)
     known = objects[("ConfigMap", "tensor-fusion-aggregator-ca")]["data"]["ca.crt"]
     assert known.strip() == secret["ca.crt"].decode().strip()
+
+
+def test_listeners_for_client_certificates_need_an_authority_that_signs_clients() -> None:
+    with pytest.raises(HelmError, match=r"set aggregator\.tls\.source to secret"):
+        render("--set", "aggregator.mtls.enabled=true", "--set", "aggregator.tls.source=generated")
+    objects = rendered(*EVERYTHING)
+    (port,) = objects[("Service", "tensor-fusion-aggregator-mtls")]["spec"]["ports"]
+    (container,) = objects[("Deployment", "tensor-fusion-sys-controller")]["spec"]["template"]["spec"]["containers"]
+    assert f"--listen=0.0.0.0:{port['port']}" in container["args"]
+    assert {"name": port["targetPort"], "containerPort": port["port"]} in container["ports"]
 
 
 def test_another_namespace_is_everywhere() -> None:
