@@ -5,17 +5,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from hypervisor.aggregator import rows
 from hypervisor.aggregator.event_log import EventLog
+from hypervisor.aggregator.event_watch import EventWatch
 from hypervisor.aggregator.filters import predicate
 from hypervisor.aggregator.gpu_feed import GpuFeed
 from hypervisor.aggregator.masks import gpu_mask
 from hypervisor.aggregator.pages import DEFAULT_SIZE, MAX_PAGE_BYTES, MAX_SIZE, PageOf, Pages
-from hypervisor.aggregator.pools import sum_pools
+from hypervisor.aggregator.pools import Oversubscription, sum_pools
 from hypervisor.aggregator.records import GpuObject
 from hypervisor.aggregator.registry import Registry
 from hypervisor.aggregator.store import EventQuery, Store, StoredEvent, StoreError
@@ -27,7 +28,6 @@ from hypervisor.rpc.statistics import CallCounter
 from hypervisor.v1 import cluster_pb2, types_pb2
 
 DESCRIPTOR = cluster_pb2.DESCRIPTOR.services_by_name["ClusterService"]
-_EVENTS_AT_ONCE = 500
 _LOOKS_AT_ALL = frozenset({"ListNodes", "ListGpus", "ListPools"})
 # Objects that can be looked at in about the time that an ordinary request takes.
 _GPUS_A_REQUEST = 1_000
@@ -58,7 +58,7 @@ class ClusterService:
         self._closing = asyncio.Event()
         self._gpu_pages: Pages[GpuObject] = Pages(monotonic=lambda: moment().monotonic)
         self._node_pages: Pages[NodeView] = Pages(monotonic=lambda: moment().monotonic)
-        self._pools: tuple[int, list[cluster_pb2.Pool]] | None = None
+        self._pools: tuple[int, Mapping[str, Oversubscription], list[cluster_pb2.Pool]] | None = None
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
 
     @property
@@ -142,20 +142,20 @@ class ClusterService:
     @unary
     async def ListPools(self, request: cluster_pb2.ListPoolsRequest) -> cluster_pb2.ListPoolsResponse:
         # Few and small: one page holds them all.
-        version = self._registry.version
-        if self._pools is None or self._pools[0] != version:
-            self._pools = (version, sum_pools(self._registry.nodes.values()))
-        return cluster_pb2.ListPoolsResponse(pools=self._pools[1], version=version)
+        version, oversubscription = self._registry.version, self._registry.oversubscription
+        if self._pools is None or self._pools[:2] != (version, oversubscription):
+            self._pools = version, oversubscription, sum_pools(self._registry.nodes.values(), oversubscription)
+        return cluster_pb2.ListPoolsResponse(pools=self._pools[2], version=version)
 
     @unary
     async def ListEvents(self, request: cluster_pb2.ClusterListEventsRequest) -> cluster_pb2.ClusterListEventsResponse:
-        token = request.page.token
-        if token and not (token.isdecimal() and len(token) <= 18):
-            raise Refusal(RefusalReason.INVALID_ARGUMENT, "the page token can't be read", field="page.token")
+        begin = _begin_of(request.page.token, self._registry.store_id)
         size = min(request.page.size or DEFAULT_SIZE, MAX_SIZE)
-        query = _query(request.regarding, request.type, request.node_name, after=int(token or 0), limit=size + 1)
+        query = _query(request.regarding, request.type, request.node_name, after=begin, limit=size + 1)
+        # What a filter leaves out up to here is looked at by this call.
+        last = self._events.last_number
         found = await self._read(query)
-        response = cluster_pb2.ClusterListEventsResponse()
+        response = cluster_pb2.ClusterListEventsResponse(store_id=self._registry.store_id)
         total = 0
         for stored in found[:size]:
             event = rows.event_message(stored.row)
@@ -166,7 +166,10 @@ class ClusterService:
         taken = len(response.events)
         if taken < len(found):
             # Numbers only grow and events don't change, so that a number is the place in any version.
-            response.next_page_token = str(found[taken - 1].number)
+            response.number = found[taken - 1].number
+            response.next_page_token = f"{response.store_id}.{response.number}"
+        else:
+            response.number = max([begin, last, *(stored.number for stored in found[-1:])])
         return response
 
     @streaming
@@ -174,28 +177,20 @@ class ClusterService:
         self, request: cluster_pb2.ClusterWatchEventsRequest
     ) -> AsyncIterator[cluster_pb2.ClusterWatchEventsResponse]:
         self._admit_watcher()
-        query = _query(request.regarding, request.type, request.node_name, after=0, limit=_EVENTS_AT_ONCE)
-        after = self._events.last_number if request.only_new else 0
+        watch = EventWatch(
+            self._events,
+            self._read,
+            store_id=self._registry.store_id,
+            wanted=_query(request.regarding, request.type, request.node_name, after=0, limit=0),
+            closing=self._closing,
+        )
+        resume_after = request.resume_after_number if request.store_id else None
         self._event_watchers += 1
         try:
-            while not self._closing.is_set():
-                found = self._events.recent(after)
-                if found is None:
-                    # All up to here is in the store, and so in what is read below.
-                    last = self._events.last_number
-                    found = await self._read(query._replace(after=after))
-                    after = max([after, *(stored.number for stored in found[-1:])])
-                    if len(found) < _EVENTS_AT_ONCE:
-                        # What a filter leaves out is passed over.
-                        after = max(after, last)
-                elif not found:
-                    await self._wait(after)
-                    continue
-                else:
-                    after = found[-1].number
-                for stored in found:
-                    if _matches(query, stored):
-                        yield cluster_pb2.ClusterWatchEventsResponse(event=rows.event_message(stored.row))
+            async for message in watch.messages(
+                resume_after=resume_after, resume_store=request.store_id, only_new=request.only_new
+            ):
+                yield message
         finally:
             self._event_watchers -= 1
 
@@ -214,16 +209,6 @@ class ClusterService:
             return await asyncio.get_running_loop().run_in_executor(self._reader, self._store.read_events, query)
         except StoreError as error:
             raise Refusal(RefusalReason.STORAGE_FAILED, str(error)) from error
-
-    async def _wait(self, after: int) -> None:
-        """Until there is an event after this one, or we close."""
-        waiting = asyncio.ensure_future(self._events.wait(after))
-        closing = asyncio.ensure_future(self._closing.wait())
-        try:
-            await asyncio.wait((waiting, closing), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            closing.cancel()
 
 
 def _fitting(page: PageOf[Item], size_of: Callable[[Item], int]) -> Sequence[Item]:
@@ -250,18 +235,18 @@ def _query(regarding: types_pb2.ObjectReference, type_: int, node_name: str, *, 
     )
 
 
-def _matches(query: EventQuery, stored: StoredEvent) -> bool:
-    """The same as the store's own selection, for events that are in memory."""
-    row = stored.row
-    return (
-        (not query.type or query.type == row.type)
-        and _same(query.kind, row.kind)
-        and _same(query.namespace, row.namespace)
-        and _same(query.name, row.name)
-        and _same(query.object_uid, row.object_uid)
-        and _same(query.node_name, row.node_name)
-    )
-
-
-def _same(wanted: str, found: str) -> bool:
-    return not wanted or wanted.lower() == found.lower()
+def _begin_of(token: str, store_id: str) -> int:
+    """The number after which a page begins. Raises Refusal for a token that is none, or is of another store."""
+    if not token:
+        return 0
+    store, _, number = token.rpartition(".")
+    if not (number.isdecimal() and number.isascii() and len(number) <= 18):
+        raise Refusal(RefusalReason.INVALID_ARGUMENT, "the page token can't be read", field="page.token")
+    if store != store_id:
+        raise Refusal(
+            RefusalReason.PAGE_EXPIRED,
+            "the page token is of another store, from before a change of leader",
+            field="page.token",
+            remedy="begin again without a token",
+        )
+    return int(number)

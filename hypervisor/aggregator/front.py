@@ -54,6 +54,7 @@ class Front:
                 streams=settings.streams_per_peer,
             ),
             identify_token=identify_token,
+            certificates=self.certificates,
         )
         self.gate = Gate(_SERVICES, refusal)
         self._listeners = Listeners(

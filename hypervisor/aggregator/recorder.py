@@ -13,6 +13,9 @@ from hypervisor.model import EventType
 from hypervisor.model.event_reasons import check_event
 from hypervisor.v1 import types_pb2
 
+# What names an event for ever: a UID, an epoch and a sequence.
+Origin = tuple[str, int, int]
+
 
 class Subject(Protocol):
     """The node that an event has to do with."""
@@ -40,6 +43,7 @@ class Record(Protocol):
         *,
         warning: bool,
         namespace: str = "",
+        origin: Origin | None = None,
         **fields: str,
     ) -> None: ...
 
@@ -68,18 +72,24 @@ class Recorder:
         *,
         warning: bool,
         namespace: str = "",
+        origin: Origin | None = None,
         **fields: str,
     ) -> None:
         """Tell that something has happened; it is stored with the next commit. Raises EventReasonError when it is not
-        as the catalogue of reasons has it."""
+        as the catalogue of reasons has it.
+
+        origin: the event's name, where it may be told again after a crash; None: the next of this life.
+        """
         check_event(reason, kind, EventType.WARNING if warning else EventType.NORMAL, fields, message)
         now = self._wall()
-        self._sequence += 1
+        if origin is None:
+            self._sequence += 1
+            origin = (self._store_id, self._start, self._sequence)
         kept = types_pb2.Event(fields=fields)
         row = EventRow(
-            node_uid=self._store_id,
-            epoch=self._start,
-            sequence=self._sequence,
+            node_uid=origin[0],
+            epoch=origin[1],
+            sequence=origin[2],
             node_name=node.name,
             type=types_pb2.EVENT_TYPE_WARNING if warning else types_pb2.EVENT_TYPE_NORMAL,
             reason=reason,

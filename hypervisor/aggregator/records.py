@@ -33,6 +33,7 @@ class NodeRecord:
         "digest",
         "gpus",
         "held",
+        "host_memory_bytes",
         "labels",
         "last_seen_at",
         "last_seen_wall",
@@ -54,6 +55,8 @@ class NodeRecord:
         self.name = name
         self.boot_id = ""
         self.simulated = False
+        # 0: the node doesn't say.
+        self.host_memory_bytes = 0
         self.pools: tuple[str, ...] = (derive.DEFAULT_POOL,)
         # As the node says them, and with those of its Node object, which count more.
         self.reported_labels: dict[str, str] = {}

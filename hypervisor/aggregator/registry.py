@@ -15,6 +15,7 @@ import structlog
 
 from hypervisor.aggregator import derive
 from hypervisor.aggregator.facts import node_facts
+from hypervisor.aggregator.pools import Oversubscription
 from hypervisor.aggregator.recorder import Record
 from hypervisor.aggregator.records import GpuObject, NodeRecord, Position, gpu_object
 from hypervisor.aggregator.reports import ReportedGpu, reported_gpus
@@ -80,6 +81,7 @@ class Registry:
         self.removed_nodes: dict[str, str] = {}
         # Pools that select nodes by their labels, and labels of the cluster's Node objects by node name.
         self._selectors: Mapping[str, NodeSelector] = {}
+        self.oversubscription: Mapping[str, Oversubscription] = {}
         self._node_labels: dict[str, Mapping[str, str]] = {}
         self._changes = self._unchanged = 0
 
@@ -153,6 +155,10 @@ class Registry:
         self._selectors = dict(selectors)
         for node in self.nodes.values():
             self._place(node)
+
+    def set_oversubscription(self, wanted: Mapping[str, Oversubscription]) -> None:
+        """How far which pools are sold beyond what is there; takes the place of what was set before."""
+        self.oversubscription = dict(wanted)
 
     # --- reports
 
@@ -268,7 +274,7 @@ class Registry:
             self._names[name] += 1
             node.name = name
         node.boot_id, node.simulated, node.digest = boot_id, simulated, digest
-        node.reported_labels = dict(message.labels)
+        node.reported_labels, node.host_memory_bytes = dict(message.labels), message.host_memory_bytes
         self._node_changed(node)
         self._place(node)
 

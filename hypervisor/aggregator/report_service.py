@@ -18,7 +18,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 import hypervisor
-from hypervisor.aggregator import reports, rows
+from hypervisor.aggregator import reports, rows, subjects
 from hypervisor.aggregator.event_log import EventLog
 from hypervisor.aggregator.liveness import LivenessWheel
 from hypervisor.aggregator.pace import Pace
@@ -349,7 +349,7 @@ class ReportService:
             row = rows.event_row(event, node_uid=node.uid, received_at=now)
             if row is not None:
                 # A node tells of itself only, whatever name it writes there.
-                taken.append(row._replace(node_name=node.name))
+                taken.append(subjects.own(row._replace(node_name=node.name), node, self._registry))
             if event.node_uid == node.uid and event.epoch <= reports.MAX_COUNTER:
                 # Also of one that is dropped, or the node would send it for ever.
                 last = max(last, (event.epoch, event.sequence))

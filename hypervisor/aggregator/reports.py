@@ -71,6 +71,7 @@ def check_node(node: types_pb2.Node, uid: str, field: str, *, owned_name: str = 
         raise ReportError(field, f"is larger than {MAX_OBJECT_BYTES} bytes")
     _figure(node.tflops, f"{field}.tflops", MAX_TFLOPS * MAX_GPUS)
     _bytes_figure(node.vram, f"{field}.vram", MAX_VRAM_BYTES * MAX_GPUS)
+    _amount(node.host_memory_bytes, f"{field}.host_memory_bytes", MAX_VRAM_BYTES)
     _conditions(node.conditions, f"{field}.conditions")
     _timestamp(node.started_at, f"{field}.started_at")
 

@@ -44,9 +44,10 @@ def node_record(row: NodeRow, *, now: float) -> NodeRecord:
     node.latest = bytes(row.detail)
     try:
         node.digest = hash(node_facts(node.latest))
-        node.reported_labels = dict(types_pb2.Node.FromString(node.latest).labels)
+        message = types_pb2.Node.FromString(node.latest)
     except DecodeError as error:
         raise StoreError(f"the store's row of node {row.name} is damaged; move the store away") from error
+    node.reported_labels, node.host_memory_bytes = dict(message.labels), message.host_memory_bytes
     node.labels, node.pools = dict(node.reported_labels), derive.pools(node.reported_labels)
     lost = row.liveness == cluster_pb2.LIVENESS_LOST
     node.liveness = cluster_pb2.LIVENESS_LOST if lost else cluster_pb2.LIVENESS_LATE

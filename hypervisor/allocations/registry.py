@@ -46,6 +46,7 @@ from hypervisor.model import (
     NodeIdentity,
     ObjectKind,
     ObjectReference,
+    OwnerKind,
     Refusal,
     RefusalReason,
     Revision,
@@ -450,7 +451,10 @@ class Allocations:
         refused = self._ground.tell.count.refused
         refused[refusal.reason] = refused.get(refusal.reason, 0) + 1
         name = spec.allocation_id[:63]
-        no_partition = refusal.reason is RefusalReason.PARTITION_TEMPLATE_MATCH_FAILED
+        # A Pod hears it under the same reason from who binds it; this one is for allocations without a Pod.
+        no_partition = (
+            refusal.reason is RefusalReason.PARTITION_TEMPLATE_MATCH_FAILED and spec.owner.kind is not OwnerKind.POD
+        )
         self._ground.tell.event(
             ObjectReference(kind=ObjectKind.ALLOCATION, name=name, namespace=spec.owner.namespace[:253]),
             EventType.WARNING,
@@ -458,4 +462,5 @@ class Allocations:
             f"'{name}' was refused: {refusal}",
             refusal=refusal.reason.value,
             field=refusal.field,
+            cause=str(refusal),
         )

@@ -132,6 +132,20 @@ if TYPE_CHECKING:
     help="How long a leader that is silent stays the leader.",
 )
 @click.option(
+    "--writes-per-second",
+    type=click.FloatRange(1, 100_000),
+    default=200.0,
+    show_default=True,
+    help="Most objects and statuses that are written to the API server.",
+)
+@click.option(
+    "--events-per-second",
+    type=click.FloatRange(1, 100_000),
+    default=50.0,
+    show_default=True,
+    help="Most events that are written to the API server; four times as many at once.",
+)
+@click.option(
     "--hypervisor-max-crash-count",
     type=click.IntRange(0, 1000),
     default=5,
@@ -170,6 +184,8 @@ def aggregator(
     identity: str,
     advertise: str,
     lease_seconds: float,
+    writes_per_second: float,
+    events_per_second: float,
     hypervisor_max_crash_count: int,
     log_level: str,
 ) -> None:
@@ -177,7 +193,7 @@ def aggregator(
     from hypervisor.aggregator.kubernetes.replica import serve_replica
     from hypervisor.aggregator.logs import set_up
     from hypervisor.aggregator.server import serve
-    from hypervisor.aggregator.settings import AggregatorSettings, KubernetesSettings, LeaseTimes
+    from hypervisor.aggregator.settings import AggregatorSettings, KubernetesSettings, LeaseTimes, StoreLimits
     from hypervisor.aggregator.store import StoreError
     from hypervisor.rpc.listening import ListenError
 
@@ -212,6 +228,11 @@ def aggregator(
             identity=identity or f"{socket.gethostname()}_{secrets.token_hex(4)}",
             address=advertise or addresses[0],
             lease=LeaseTimes(duration=lease_seconds, renew_within=lease_seconds * 2 / 3, retry=lease_seconds * 2 / 15),
+            limits=StoreLimits(
+                writes_per_second=writes_per_second,
+                events_per_second=events_per_second,
+                events_at_once=4 * events_per_second,
+            ),
             max_crash_count=hypervisor_max_crash_count,
         )
         if kubernetes

@@ -67,7 +67,8 @@ class ClusterSource:
 
     def watch_events(self, wanted: EventsWanted) -> Iterator[Change]:
         for message in self._client.stream(self._stub.WatchEvents, pb.ClusterWatchEventsRequest(**wanted.filters())):
-            yield Change("ADDED", message.event)
+            if message.HasField("event"):
+                yield Change("ADDED", message.event)
 
     def events_about(self, kind: str, name: str) -> list[Any]:
         return self.events(EventsWanted(kind=kind, name=name))

@@ -9,7 +9,16 @@ from collections.abc import Iterable
 from hypervisor.doctor.facts import EventFacts
 from hypervisor.doctor.kubernetes import Object, part
 
-SCHEDULING_REASONS = frozenset({"FailedScheduling", "GPUQuotaOrCapacityNotEnough", "GPUDeviceAllocatedFailed"})
+SCHEDULING_REASONS = frozenset(
+    {
+        "FailedScheduling",
+        "GPUQuotaOrCapacityNotEnough",
+        "PartitionTemplateMatchFailed",
+        "GPUDeviceAllocatedFailed",
+        "ContainerGPUAllocationFailed",
+        "CommitFailed",
+    }
+)
 _PARTS = re.compile(r"(\d+) ([^,.]+)")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hypervisor.config import Settings
 from hypervisor.kube.annotations import AnnotationError, Demand, parse
+from hypervisor.kube.names import WORKLOAD
 from hypervisor.kube.placing import place, shares_of_containers
 from hypervisor.kube.pod import Pod
 from hypervisor.model import (
@@ -82,6 +83,7 @@ def spec_of(
         devices=(),
         isolation=demand.isolation,
         qos=demand.qos,
+        labels=((WORKLOAD, pod.workload),) if pod.workload else (),
     )
     requests = place(
         demand,

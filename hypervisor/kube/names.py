@@ -23,5 +23,8 @@ CONTAINER_GPUS = f"{PREFIX}container-gpus"
 PARTITION_UUIDS = f"{PREFIX}partition-uuids"
 EFFECTIVE_SM_PERCENT = f"{PREFIX}effective-hard-sm-percent"
 
+# Label or annotation: which workload a Pod is of.
+WORKLOAD = f"{PREFIX}workload"
+
 NATIVE_RESOURCE = "nvidia.com/gpu"
 MIG_RESOURCE = "nvidia.com/mig-"

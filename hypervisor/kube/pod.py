@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hypervisor.kube.names import INDEX_RESOURCE, MIG_RESOURCE, NATIVE_RESOURCE, PREFIX
+from hypervisor.kube.names import INDEX_RESOURCE, MIG_RESOURCE, NATIVE_RESOURCE, PREFIX, WORKLOAD
 from hypervisor.kube.quantity import BadQuantityError, parse_quantity
 
+# What the API server takes as a name.
+LONGEST_NAME = 253
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
@@ -32,7 +34,8 @@ class PodContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A Pod. ended: no container of it runs any more, nor ever will again."""
+    """A Pod. workload: the name of what it belongs to, "" where nobody says. ended: no container of it runs any more,
+    nor ever will again."""
 
     uid: str
     namespace: str
@@ -43,6 +46,7 @@ class Pod:
     ended: bool = False
     deleting: bool = False
     created_at: str = ""
+    workload: str = ""
 
     @property
     def label(self) -> str:
@@ -81,6 +85,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     uid: str = ""
     resource_version: str = ""
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
     deletion_timestamp: str | None = None
     creation_timestamp: str | None = None
 
@@ -131,6 +136,8 @@ def to_pod(found: PodObject) -> Pod:
         ended=found.status is not None and found.status.phase in _TERMINAL,
         deleting=metadata.deletion_timestamp is not None,
         created_at=metadata.creation_timestamp or "",
+        # The product's webhook writes the label; users write the annotation.
+        workload=((metadata.labels or {}).get(WORKLOAD) or annotations.get(WORKLOAD) or "")[:LONGEST_NAME],
     )
 
 

@@ -36,6 +36,7 @@ from hypervisor.kube.reconcile import (
     held_indices,
     steps,
 )
+from hypervisor.kube.refused import event_reason
 from hypervisor.model import (
     Allocation,
     EventType,
@@ -392,7 +393,11 @@ class Binder:
         self._bound += 1
         names = ", ".join(each.gpu_uuid for each in allocation.grants)
         self._events.tell(
-            pod, EventType.NORMAL, "GPUDeviceAllocated", f"container {container} has {names}", allocation=allocation.uid
+            pod,
+            EventType.NORMAL,
+            "GPUDeviceAllocated",
+            f"container {container} has {names}, allocation {allocation.uid}",
+            allocation=allocation.uid,
         )
         for key in unknown_keys(dict(pod.annotations)):
             self._events.tell(pod, EventType.WARNING, "AnnotationUnknown", f"annotation {key} means nothing here")
@@ -482,14 +487,21 @@ class Binder:
         return known is not None and known[0] == attempt and time.monotonic() < known[1]
 
     def _tell_refused(
-        self, key: str, attempt: object, pod: Pod, error: Exception, *, reason: str = "GPUDeviceAllocatedFailed"
+        self, key: str, attempt: object, pod: Pod, error: Exception, *, reason: str | None = None
     ) -> None:
         self._refused[key] = (attempt, time.monotonic() + RETRY_SECONDS)
         self._refusals += 1
         if isinstance(error, AnnotationError):
             self._events.tell(pod, EventType.WARNING, "AnnotationInvalid", str(error), annotation=error.key)
         elif isinstance(error, Refusal):
-            self._events.tell(pod, EventType.WARNING, reason, str(error), refusal=error.reason.value)
+            self._events.tell(
+                pod,
+                EventType.WARNING,
+                reason or event_reason(error),
+                str(error),
+                refusal=error.reason.value,
+                cause=str(error),
+            )
 
 
 def granted_by_pod(allocations: Sequence[Allocation]) -> Mapping[str, frozenset[str]]:

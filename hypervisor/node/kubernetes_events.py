@@ -16,6 +16,7 @@ import trio
 
 from hypervisor.kube.pod import Pod
 from hypervisor.model import EventType, ObjectKind, ObjectReference
+from hypervisor.model.event_reasons import check_event
 from hypervisor.node.kubernetes_api import CONFLICT, ApiFailure, KubernetesApi
 from hypervisor.node.publisher import EmitEvent
 
@@ -67,7 +68,9 @@ class PodEvents:
         self._written = self._dropped = self._failures = 0
 
     def tell(self, pod: Pod, kind: EventType, reason: str, message: str, **fields: str) -> None:
-        """Something has happened to a Pod; told once while it stays the same."""
+        """Something has happened to a Pod; told once while it stays the same. Raises EventReasonError when it is not
+        as the catalogue of reasons has it."""
+        check_event(reason, ObjectKind.POD.value, kind, fields, message)
         message = message[:LONGEST_MESSAGE]
         key = hashlib.sha256("\0".join((pod.uid, kind.value, reason, message)).encode()).hexdigest()[:16]
         now, known = time.time(), self._told.get(key)

@@ -6,7 +6,10 @@ do everything; then only the limits hold, by address.
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import inspect
+import json
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -20,7 +23,10 @@ import structlog
 from hypervisor.model import Refusal, RefusalReason
 from hypervisor.model.peer import Identity, Role, parse_uri
 from hypervisor.rpc.answering import Context, abort_with
+from hypervisor.rpc.open_streams import OpenStream, OpenStreams
 from hypervisor.rpc.rates import PeerRates, PeerStreams
+from hypervisor.rpc.standing import Standing
+from hypervisor.rpc.tls import ServerCertificates
 
 log = structlog.get_logger("guard")
 
@@ -56,7 +62,8 @@ class Guard(grpc.aio.ServerInterceptor):
     """One a server.
 
     roles: service -> who may call it; a service that is not named is open to all who are known. identify_token: how a
-    bearer token becomes an identity, or raises Refusal; None: tokens are not taken.
+    bearer token becomes an identity, or raises Refusal; None: tokens are not taken. certificates: those that callers
+    are measured by also after their connection was opened; None where there is no TLS.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class Guard(grpc.aio.ServerInterceptor):
         limits: Limits,
         *,
         identify_token: IdentifyToken | None = None,
+        certificates: ServerCertificates | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         # How many requests one of a method counts as: a list of everything costs more than one object.
@@ -76,6 +84,10 @@ class Guard(grpc.aio.ServerInterceptor):
             per_second=limits.requests_per_second, at_once=limits.requests_at_once, monotonic=monotonic
         )
         self._streams = PeerStreams()
+        self._certificates = certificates
+        self._standing = Standing(lambda: certificates.authority) if certificates is not None else None
+        self._trusted = certificates.authority if certificates is not None else b""
+        self._open = OpenStreams(self._authorities_changed)
         self._refused: Counter[str] = Counter()
         self._told: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._monotonic = monotonic
@@ -96,6 +108,8 @@ class Guard(grpc.aio.ServerInterceptor):
         found = [identity for name in names if (identity := parse_uri(name.decode("utf-8", "replace"))) is not None]
         if len(found) > 1:
             raise _unauthenticated("the certificate says more than one identity")
+        if found and self._standing is not None:
+            self._standing.check(_chain(properties))
         identity = found[0] if found else await self._by_token(context)
         return Peer(identity, str(identity))
 
@@ -141,18 +155,26 @@ class Guard(grpc.aio.ServerInterceptor):
             with ExitStack() as held:
                 try:
                     self._hold(held, await self._admit(service, context), service)
+                    stream = held.enter_context(self._open.hold(self._until(context)))
                 except Refusal as refusal:
                     await self._refuse(context, refusal)
-                async for response in behavior(request, context):
-                    yield response
+                try:
+                    async for response in behavior(request, context):
+                        yield response
+                except asyncio.CancelledError:
+                    await self._end(context, stream)
 
         async def converse(request: Any, context: Context) -> None:
             with ExitStack() as held:
                 try:
                     self._hold(held, await self._admit(service, context), service)
+                    stream = held.enter_context(self._open.hold(self._until(context)))
                 except Refusal as refusal:
                     await self._refuse(context, refusal)
-                await behavior(request, context)
+                try:
+                    await behavior(request, context)
+                except asyncio.CancelledError:
+                    await self._end(context, stream)
 
         answer = generate if inspect.isasyncgenfunction(behavior) else converse
         return make(answer, handler.request_deserializer, handler.response_serializer)
@@ -178,14 +200,42 @@ class Guard(grpc.aio.ServerInterceptor):
             # Unknown nodes may share an address; their streams are bounded by the number of nodes that is taken.
             held.enter_context(self._streams.hold(peer.key, at_most=self._limits.streams))
 
+    def _until(self, context: Context) -> Callable[[], float]:
+        """Until when the caller of a stream is who it was, by its certificate or its token."""
+        properties = context.auth_context()
+        names = properties.get("x509_subject_alternative_name", ())
+        standing = self._standing
+        if standing is None:
+            return lambda: float("inf")
+        if any(parse_uri(name.decode("utf-8", "replace")) for name in names):
+            chain = _chain(properties)
+            return lambda: standing.check(chain)
+        expires = token_expiry(_token(context))
+        return lambda: _unless_over(expires)
+
+    def _authorities_changed(self) -> bool:
+        if self._certificates is None:
+            return False
+        self._certificates.refresh()
+        before, self._trusted = self._trusted, self._certificates.authority
+        return self._trusted != before
+
+    async def _end(self, context: Context, stream: OpenStream) -> None:
+        """Of a cancelled stream: tell why, where it was ended here."""
+        if stream.ended_because is None:
+            raise asyncio.CancelledError
+        # gRPC must not see a cancellation of ours.
+        if stream.task is not None:
+            stream.task.uncancel()
+        await self._refuse(context, stream.ended_because)
+
     async def _by_token(self, context: Context) -> Identity:
-        metadata = dict(context.invocation_metadata() or ())
-        authorization = metadata.get("authorization", "")
-        if not isinstance(authorization, str) or not authorization.startswith(_BEARER):
+        token = _token(context)
+        if not token:
             raise _unauthenticated("the caller shows neither a certificate with a role nor a token")
         if self._identify_token is None:
             raise _unauthenticated("tokens are not taken here")
-        return await self._identify_token(authorization.removeprefix(_BEARER).strip())
+        return await self._identify_token(token)
 
     async def _refuse(self, context: Context, refusal: Refusal) -> None:
         reason, host = refusal.reason.value, str(context.peer()).rpartition(":")[0]
@@ -197,6 +247,41 @@ class Guard(grpc.aio.ServerInterceptor):
         if len(self._told) > _TOLD_PEERS:
             self._told.popitem(last=False)
         await abort_with(context, refusal)
+
+
+def _token(context: Context) -> str:
+    """The bearer token of a call; "" for none."""
+    authorization = dict(context.invocation_metadata() or ()).get("authorization", "")
+    if not isinstance(authorization, str) or not authorization.startswith(_BEARER):
+        return ""
+    return authorization.removeprefix(_BEARER).strip()
+
+
+def token_expiry(token: str) -> float:
+    """When a JSON web token expires, in wall time; never, for one that doesn't say. Whoever issued it has checked it:
+    what it says is only used to end a stream sooner."""
+    part = token.split(".")[1:2]
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(part[0] + "=" * (-len(part[0]) % 4)))
+        return float(claims["exp"])
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError):
+        return float("inf")
+
+
+def _unless_over(expires: float) -> float:
+    if time.time() >= expires:
+        raise Refusal(
+            RefusalReason.UNAUTHENTICATED, "the token has expired", remedy="connect again with one that is good now"
+        )
+    return expires
+
+
+def _chain(properties: Mapping[str, Any]) -> bytes:
+    """The caller's certificate in PEM form, with those that it has shown besides."""
+    for name in ("x509_pem_cert_chain", "x509_pem_cert"):
+        if found := properties.get(name):
+            return bytes(found[0])
+    return b""
 
 
 def _unauthenticated(why: str) -> Refusal:

@@ -205,7 +205,8 @@ async def _start(
                 admin_address=str(places.admin) if read_only else None,
             )
             on_tcp = isinstance(group[0], TcpAddress)
-            guards = (Guard({SERVICE.full_name: frozenset({Role.READER})}, Limits()),) if on_tcp else ()
+            roles = {SERVICE.full_name: frozenset({Role.READER})}
+            guards = (Guard(roles, Limits(), certificates=places.tls),) if on_tcp else ()
             grpc_server = grpc.aio.server(interceptors=guards, options=SERVER_OPTIONS)
             running.servers.append(grpc_server)
             add_service(grpc_server, SERVICE, service)

@@ -1,13 +1,15 @@
 """Certificates of gRPC on TCP: three files of one directory, read again when they change.
 
 ca.crt, tls.crt and tls.key, as a Secret of type kubernetes.io/tls has them. What can't be used is never taken: a server
-goes on with what it had, and says so. New connections use the new files; those that are open stay open.
+goes on with what it had, and says so. New connections use the new files; those that are open stay open as
+long as their certificate is good (see standing.py).
 """
 
 from __future__ import annotations
 
 import ssl
 import stat
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,7 @@ class ServerCertificates:
         self._files = read_tls(directory)
         self._failing = ""
         self._reloads = 0
+        self._reading = threading.Lock()
         _warn_of_open_key(directory)
 
     @property
@@ -77,6 +80,15 @@ class ServerCertificates:
     def reloads_total(self) -> int:
         """How often other files were taken."""
         return self._reloads
+
+    @property
+    def authority(self) -> bytes:
+        """The PEM file of the authorities that are trusted now."""
+        return self._files.authority
+
+    def refresh(self) -> None:
+        """Look for new files also while nobody connects: three stats when there are none."""
+        self._reload()
 
     def credentials(self, *, ask_for_certificate: bool) -> grpc.ServerCredentials:
         """What a port is opened with. ask_for_certificate: whoever connects must show one of our authority's."""
@@ -98,7 +110,11 @@ class ServerCertificates:
         )
 
     def _reload(self) -> None:
-        """Called at each new connection, on gRPC's own thread and under Python's lock: three stats."""
+        """Called at each new connection, on gRPC's own thread, and by refresh()."""
+        with self._reading:
+            self._take_new()
+
+    def _take_new(self) -> None:
         stamp = _stamp(self._directory)
         if stamp == self._stamp:
             return

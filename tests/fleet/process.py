@@ -80,8 +80,8 @@ class AggregatorProcess:
         """Start without this flag from now on."""
         self._flags.remove(flag)
 
-    def start(self) -> None:
-        """Start, and wait until it serves."""
+    def start(self, *flags: str) -> None:
+        """Start, with flags for this time only, and wait until it serves."""
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
                 [
@@ -97,6 +97,7 @@ class AggregatorProcess:
                     "--http-listen",
                     "127.0.0.1:0",
                     *self._flags,
+                    *flags,
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,

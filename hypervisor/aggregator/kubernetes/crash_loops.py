@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hypervisor.aggregator.kubernetes.client import Object
@@ -63,6 +64,55 @@ def recreated(text: str) -> Recreated:
     """From an annotation; never, for what can't be read."""
     count, _, at = text.partition(" ")
     return Recreated(int(count), seconds(at)) if count.isdecimal() and at else Recreated()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recreation:
+    """The last removal of a node's Pod, as it is told: kept on the GPUNode before the Pod is removed, so that a crash
+    of ours between the two forgets nothing."""
+
+    pod: str
+    uid: str
+    count: int
+    container: str
+    restarts: int
+    threshold: int
+    cause: str
+
+    def text(self) -> str:
+        """For an annotation."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def message(self) -> str:
+        """The event's message."""
+        return (
+            f"Pod {self.pod} was removed to be made anew, time {self.count} in a row: container {self.container} "
+            f"has restarted {self.restarts} times, more than {self.threshold}; last end: {self.cause}"
+        )
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The event's fields."""
+        return {
+            "pod": self.pod,
+            "container": self.container,
+            "restarts": str(self.restarts),
+            "threshold": str(self.threshold),
+            "cause": self.cause,
+        }
+
+
+def recreation(text: str) -> Recreation | None:
+    """From an annotation; None for what can't be read."""
+    try:
+        found = Recreation(**json.loads(text))
+    except (ValueError, TypeError):
+        return None
+    texts = (found.pod, found.uid, found.container, found.cause)
+    counts = (found.count, found.restarts, found.threshold)
+    good = all(isinstance(each, str) and each for each in texts) and all(type(each) is int for each in counts)
+    return found if good else None
 
 
 def crash_loop(pod: Object, threshold: int) -> CrashLoop | None:

@@ -9,12 +9,14 @@ import structlog
 
 from hypervisor.aggregator.kubernetes import crash_loops, names
 from hypervisor.aggregator.kubernetes.client import CONFLICT, NOT_FOUND, ApiError, KubernetesClient, Object
-from hypervisor.aggregator.kubernetes.crash_loops import CrashLoop, Recreated
+from hypervisor.aggregator.kubernetes.crash_loops import CrashLoop, Recreated, Recreation
 from hypervisor.aggregator.recorder import Record
 
 log = structlog.get_logger("kubernetes")
 
 STEP_SECONDS = 5.0
+# Less than how long an API server keeps events, an hour by default.
+TOLD_AGAIN_SECONDS = 1_800.0
 SELECTOR = f"{names.COMPONENT}=hypervisor"
 
 
@@ -56,8 +58,10 @@ class HypervisorPods:
             self._crashing[uid] = found
 
     async def run(self) -> None:
-        """For ever. Cancelling between the removal of a Pod and its event loses the event."""
+        """For ever. Whoever leads next tells of what was removed and not told."""
+        caught_up = False
         while True:
+            caught_up = caught_up or await self.tell_unfinished()
             await self.step()
             await asyncio.sleep(STEP_SECONDS)
 
@@ -78,8 +82,17 @@ class HypervisorPods:
             return
         cause = await self._cause(crash)
         after = before.next(now)
-        # First what must survive us, or a crash of ours would forget the back-off.
-        node_uid = await self._remember(crash.node, after)
+        told = Recreation(
+            pod=crash.pod,
+            uid=crash.uid,
+            count=after.count,
+            container=crash.container,
+            restarts=crash.restarts,
+            threshold=self._threshold,
+            cause=cause,
+        )
+        # First what must survive us, or a crash of ours would forget the back-off and the event.
+        node_uid = await self._remember(crash.node, after, told)
         self._recreated[crash.node] = after
         try:
             await self._client.delete(f"{names.pods(self._client.namespace)}/{crash.pod}", uid=crash.uid)
@@ -91,20 +104,49 @@ class HypervisorPods:
         self._crashing.pop(crash.uid, None)
         self.recreated_total += 1
         log.warning("a hypervisor's Pod is made anew", pod=crash.pod, node=crash.node, restarts=crash.restarts)
+        self._tell(crash.node, node_uid, told)
+
+    async def tell_unfinished(self) -> bool:
+        """Tell of Pods that were removed lately, also before this life; those that are told already are not doubled.
+        False when the API server could not be asked."""
+        try:
+            nodes, _ = await self._client.list_all(names.GPU_NODES, metadata_only=True)
+            for node in nodes:
+                await self._tell_again(node["metadata"])
+        except ApiError as error:
+            log.warning("it is not known which hypervisors' Pods were made anew", error=str(error))
+            return False
+        return True
+
+    async def _tell_again(self, metadata: Object) -> None:
+        annotations = metadata.get("annotations") or {}
+        told = crash_loops.recreation(annotations.get(names.RECREATION, ""))
+        at = crash_loops.recreated(annotations.get(names.RECREATED, "")).at
+        # Later the API server may have forgotten the event, and it would be told twice.
+        if told is None or not 0 <= self._wall() - at <= TOLD_AGAIN_SECONDS:
+            return
+        try:
+            pod = await self._client.get(f"{names.pods(self._client.namespace)}/{told.pod}")
+        except ApiError as error:
+            if error.code != NOT_FOUND:
+                raise
+        else:
+            if pod["metadata"]["uid"] == told.uid and not pod["metadata"].get("deletionTimestamp"):
+                return  # it never came to the removal
+        self._tell(metadata["name"], metadata["uid"], told)
+
+    def _tell(self, node: str, node_uid: str, told: Recreation) -> None:
         self._record(
-            _Node(crash.node),
+            _Node(node),
             "HypervisorCrashLoopRecreate",
             "GPUNode",
-            crash.node,
+            node,
             node_uid,
-            f"Pod {crash.pod} was removed to be made anew, time {after.count} in a row: container {crash.container} "
-            f"has restarted {crash.restarts} times, more than {self._threshold}; last end: {cause}",
+            told.message,
             warning=True,
-            pod=crash.pod,
-            container=crash.container,
-            restarts=str(crash.restarts),
-            threshold=str(self._threshold),
-            cause=cause,
+            # The same in each life, so that the API server refuses a second one.
+            origin=(told.uid, 1, max(1, told.count)),
+            **told.fields,
         )
 
     async def _cause(self, crash: CrashLoop) -> str:
@@ -128,12 +170,15 @@ class HypervisorPods:
             return Recreated()
         return crash_loops.recreated((live["metadata"].get("annotations") or {}).get(names.RECREATED, ""))
 
-    async def _remember(self, node: str, recreated: Recreated) -> str:
+    async def _remember(self, node: str, recreated: Recreated, told: Recreation) -> str:
         """On the GPUNode, which is made where the hypervisor never came so far as to report; returns its UID."""
         body = {
             "apiVersion": names.API_VERSION,
             "kind": "GPUNode",
-            "metadata": {"name": node, "annotations": {names.RECREATED: recreated.text()}},
+            "metadata": {
+                "name": node,
+                "annotations": {names.RECREATED: recreated.text(), names.RECREATION: told.text()},
+            },
         }
         place = f"{names.GPU_NODES}/{node}"
         live = await self._client.apply(place, body, manager=names.RECREATE_MANAGER, force=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from hypervisor.aggregator.event_watch import matches
 from hypervisor.aggregator.kubernetes import event_objects, names
 from hypervisor.aggregator.kubernetes.client import CONFLICT, NOT_FOUND, ApiError, KubernetesClient
 from hypervisor.aggregator.kubernetes.event_objects import DEFAULT_NAMESPACE
@@ -100,9 +101,7 @@ class EventWriter:
         """Events that match, in the order of arrival; from memory."""
         with self._lock:
             found = tuple(self._history)
-        return [stored for stored in found if stored.number > query.after and _matches(query, stored.row)][
-            : query.limit
-        ]
+        return [stored for stored in found if stored.number > query.after and matches(query, stored.row)][: query.limit]
 
     # --- inside
 
@@ -150,16 +149,3 @@ class EventWriter:
         with self._lock:
             self._history.extend(made)
         return made
-
-
-def _matches(query: EventQuery, row: EventRow) -> bool:
-    return (not query.type or query.type == row.type) and all(
-        not wanted or wanted.lower() == found.lower()
-        for wanted, found in (
-            (query.kind, row.kind),
-            (query.namespace, row.namespace),
-            (query.name, row.name),
-            (query.object_uid, row.object_uid),
-            (query.node_name, row.node_name),
-        )
-    )

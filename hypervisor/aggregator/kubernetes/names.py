@@ -25,6 +25,8 @@ EVENT_ORIGIN = f"{GROUP}/event-origin"
 EVENT_LAST = f"{GROUP}/event-last"
 EVENT_FIELDS = f"{GROUP}/event-fields"
 RECREATED = f"{GROUP}/hypervisor-recreated"
+# On a GPUNode: which Pod was removed last, and the event that tells of it.
+RECREATION = f"{GROUP}/hypervisor-recreation"
 LEADER_ADDRESS = f"{GROUP}/aggregator-address"
 
 _ROOT = f"/apis/{GROUP}/v1"

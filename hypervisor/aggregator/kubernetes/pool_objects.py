@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypervisor.aggregator import selectors
 from hypervisor.aggregator.kubernetes.client import Object
 from hypervisor.aggregator.kubernetes.objects import totals, without_empty
-from hypervisor.aggregator.pools import PoolSums
+from hypervisor.aggregator.pools import Oversubscription, PoolSums
 from hypervisor.aggregator.sums import Sums
 
 
@@ -15,6 +15,15 @@ def selector_of(pool: Object) -> selectors.NodeSelector:
     """Which nodes a GPUPool selects. Raises SelectorError."""
     manager = (pool.get("spec") or {}).get("nodeManagerConfig") or {}
     return selectors.from_object(manager.get("nodeSelector"))
+
+
+def oversubscription_of(pool: Object) -> Oversubscription:
+    """How far a GPUPool is oversold. Disks are not counted, for nodes don't report them."""
+    wanted = ((pool.get("spec") or {}).get("capacityConfig") or {}).get("oversubscription") or {}
+    tflops, memory = wanted.get("tflopsOversellRatio"), wanted.get("vramExpandToHostMem")
+    return Oversubscription(
+        tflops=None if tflops is None else tflops / 100, host_memory=None if memory is None else memory / 100
+    )
 
 
 def pool_status(pool: Object, found: PoolSums, *, bad_selector: str, clusters: Mapping[str, Object]) -> Object:

@@ -94,9 +94,12 @@ class Pools:
                 chosen[name] = _NOTHING
                 self._bad[name] = f"spec.nodeManagerConfig.nodeSelector: {error}"
         self._registry.set_pool_selectors(chosen)
+        self._registry.set_oversubscription(
+            {name: pool_objects.oversubscription_of(pool) for name, pool in self.pools.objects.items()}
+        )
 
     async def _write(self) -> None:
-        sums = pool_sums(self._registry.nodes.values())
+        sums = pool_sums(self._registry.nodes.values(), self._registry.oversubscription)
         clusters = dict(self.clusters.objects)
         for name, pool in tuple(self.pools.objects.items()):
             status = pool_objects.pool_status(

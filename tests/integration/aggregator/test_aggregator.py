@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -325,6 +326,7 @@ def test_sigterm_stops_cleanly_with_open_streams_and_watches(aggregator: Aggrega
         watch = cluster.WatchGpus(cluster_pb2.WatchGpusRequest())
         assert next(watch).reset
         events = cluster.WatchEvents(cluster_pb2.ClusterWatchEventsRequest())
+        begins_at(events, 0)
         stream.send(m.events(m.event("a", 1, 1)))
         next(events)
         # Not acknowledged yet, and yet on disk when it has ended.
@@ -523,20 +525,75 @@ def test_watching_events(aggregator: AggregatorProcess) -> None:
         stream.wait_for_event(1, 10)
         regarding = types_pb2.ObjectReference(kind="GPU", name=m.uuid("a", 1).upper())
         everything = cluster.WatchEvents(cluster_pb2.ClusterWatchEventsRequest(regarding=regarding))
+        begins_at(everything, 0)
         assert [next(everything).event.sequence for _ in range(5)] == [1, 3, 5, 7, 9]
         new = cluster.WatchEvents(cluster_pb2.ClusterWatchEventsRequest(only_new=True))
-        warnings = cluster.WatchEvents(cluster_pb2.ClusterWatchEventsRequest(type=types_pb2.EVENT_TYPE_NORMAL))
-        aggregator_sees_watchers(aggregator, 3)
+        normals = cluster.WatchEvents(cluster_pb2.ClusterWatchEventsRequest(type=types_pb2.EVENT_TYPE_NORMAL))
+        begins_at(new, 10)
+        begins_at(normals, 0)
         stream.send(m.events(m.event("a", 1, 11, index=1)))
         assert next(new).event.sequence == 11
         assert next(everything).event.sequence == 11
         normal = m.event("a", 1, 12)
         normal.type = types_pb2.EVENT_TYPE_NORMAL
         stream.send(m.events(normal))
-        assert next(warnings).event.sequence == 12
-        for call in (everything, new, warnings):
+        assert next(normals).event.sequence == 12
+        for call in (everything, new, normals):
             call.cancel()
         aggregator_sees_watchers(aggregator, 0)
+
+
+def begins_at(watch: Any, number: int, *, reset: bool = False) -> str:
+    """Reads a watch's first message; returns the store's id."""
+    first = next(watch)
+    assert not first.HasField("event")
+    assert (first.number, first.reset) == (number, reset)
+    return str(first.store_id)
+
+
+def test_a_watch_of_events_resumes_and_tells_when_it_can_not(aggregator: AggregatorProcess) -> None:
+    def watch(after: int, store: str, **wanted: Any) -> Any:
+        return cluster.WatchEvents(
+            cluster_pb2.ClusterWatchEventsRequest(resume_after_number=after, store_id=store, **wanted)
+        )
+
+    with report(aggregator, "a") as stream, aggregator.cluster() as cluster:
+        stream.send(m.events(*(m.event("a", 1, number) for number in range(1, 21))))
+        stream.wait_for_event(1, 20)
+        everything = cluster.WatchEvents(cluster_pb2.ClusterWatchEventsRequest())
+        store = begins_at(everything, 0)
+        seen = [next(everything) for _ in range(7)]
+        assert [message.number for message in seen] == list(range(1, 8))
+        # From a list on nothing is missed either.
+        listed = cluster.ListEvents(cluster_pb2.ClusterListEventsRequest())
+        assert (listed.number, listed.store_id) == (20, store)
+    aggregator.kill()
+    aggregator.start()
+    with report(aggregator, "a") as stream, aggregator.cluster() as cluster:
+        resumed = watch(7, store, only_new=True)
+        assert begins_at(resumed, 7) == store
+        assert [next(resumed).event.sequence for _ in range(13)] == list(range(8, 21))
+        # Another store's place, and one that this store has never come to.
+        for after, of in ((7, "another"), (21, store)):
+            other = watch(after, of)
+            begins_at(other, 0, reset=True)
+            assert next(other).event.sequence == 1
+        # Retention takes the oldest away while nobody watches.
+        stream.send(m.events(*(m.event("a", 1, number) for number in range(21, 1_021))))
+        stream.wait_for_event(1, 1_020)
+    aggregator.stop()
+    aggregator.start("--event-retention-count", "1000")
+    with aggregator.cluster() as cluster:
+        oldest = cluster_pb2.ClusterListEventsRequest(page=node_pb2.Page(size=1))
+        wait_until(lambda: cluster.ListEvents(oldest).events[0].sequence == 21, "events are forgotten")
+        late = watch(7, store)
+        begins_at(late, 7, reset=True)
+        assert next(late).event.sequence == 21
+        begins_at(watch(20, store), 20)
+        # A page token of another store is told as such.
+        with pytest.raises(grpc.RpcError) as refused:
+            cluster.ListEvents(cluster_pb2.ClusterListEventsRequest(page=node_pb2.Page(token="another.3")))
+        assert refused.value.code() is grpc.StatusCode.ABORTED
 
 
 def aggregator_sees_watchers(aggregator: AggregatorProcess, count: int) -> None:
@@ -562,6 +619,7 @@ def test_events_by_pages_and_after_a_restart(aggregator: AggregatorProcess) -> N
     with aggregator.cluster() as cluster:
         # Older than what memory holds: from the store.
         watch = cluster.WatchEvents(cluster_pb2.ClusterWatchEventsRequest())
+        begins_at(watch, 0)
         assert [next(watch).event.sequence for _ in range(30)] == list(range(1, 31))
         watch.cancel()
 

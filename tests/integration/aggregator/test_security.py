@@ -168,6 +168,42 @@ def test_renewed_certificates_are_taken_and_open_streams_go_on(tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_open_streams_end_when_their_authority_is_no_longer_trusted(tmp_path: Path) -> None:
+    old, new = FleetCertificates(tmp_path / "old"), FleetCertificates(tmp_path / "new")
+    process = AggregatorProcess(tmp_path, tls=old.aggregator())
+    process.start()
+    folder = old.aggregator()
+    try:
+        with (
+            ReportStream(process.address, old.node("a")) as stream,
+            process.cluster(tls=old.reader()) as cluster,
+        ):
+            stream.send(m.hello("a"), m.snapshot(R(1, 1), m.state("a")))
+            stream.wait_for_revision(1, 1)
+            watch = cluster.WatchGpus(cluster_pb2.WatchGpusRequest())
+            assert next(watch).reset
+            # Both are trusted while hosts get their new certificates: nothing ends.
+            both = (old.node("a") / "ca.crt").read_bytes() + (new.aggregator() / "ca.crt").read_bytes()
+            (folder / "ca.crt").write_bytes(both)
+            assert list_nodes(process, old.reader()) == {"a"}
+            stream.send(m.delta(R(1, 1), R(1, 2), node_pb2.NodeDelta(removed_gpu_uuids=[m.uuid("a", 0)])))
+            stream.wait_for_revision(1, 2)
+            for name in ("ca.crt", "tls.crt", "tls.key"):
+                (folder / name).write_bytes((new.aggregator() / name).read_bytes())
+            error = stream.wait_for_error()
+            assert (error.code(), reason(error)) == (grpc.StatusCode.UNAUTHENTICATED, RefusalReason.UNAUTHENTICATED)
+            assert "no longer trusted" in error.details()
+            assert refused(lambda: list(watch)).code() is grpc.StatusCode.UNAUTHENTICATED
+            # The connection is still there, and of no use.
+            again = refused(lambda: cluster.ListPools(cluster_pb2.ListPoolsRequest(), timeout=20))
+            assert again.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert list_nodes(process, new.reader()) == {"a"}
+        assert "Traceback" not in process.log.read_text()
+    finally:
+        process.close()
+
+
+@pytest.mark.slow
 def test_one_peer_has_its_share_and_others_have_theirs(fleet: FleetCertificates, tmp_path: Path) -> None:
     process = AggregatorProcess(
         tmp_path, "--requests-per-second", "5", "--streams-per-peer", "3", tls=fleet.aggregator()

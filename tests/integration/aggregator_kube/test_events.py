@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from hypervisor.aggregator.kubernetes.crash_loops import Recreation
 from hypervisor.v1 import node_pb2
 from tests.fleet import messages
 from tests.fleet.process import AggregatorProcess, all_events, wait_until
@@ -140,6 +142,41 @@ def test_a_hypervisor_in_a_crash_loop_is_made_anew_with_the_cause(kube: Kube, re
     kube.merge(f"{PODS}/hypervisor-z/status", {"status": status})
     assert node["metadata"]["annotations"]["tensor-fusion.ai/hypervisor-recreated"].startswith("1 ")
     assert not removed(kube, "hypervisor-z")
+
+
+def test_a_crash_between_a_removal_and_its_event_loses_and_doubles_nothing(kube: Kube, replica: Replica) -> None:
+    """As an aggregator leaves it that was killed: the note is there, the Pod is gone, and nobody was told."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    for name in ("gone", "there"):
+        made = kube.ask("POST", PODS, crashing_pod(f"hypervisor-{name}", 1)[0])
+        told = Recreation(
+            pod=f"hypervisor-{name}",
+            uid=made["metadata"]["uid"],
+            count=2,
+            container="hypervisor",
+            restarts=6,
+            threshold=5,
+            cause="exit code 1",
+        )
+        annotations = {"tensor-fusion.ai/hypervisor-recreated": f"2 {at}"}
+        annotations["tensor-fusion.ai/hypervisor-recreation"] = told.text()
+        body = {"apiVersion": "tensor-fusion.ai/v1", "kind": "GPUNode"}
+        kube.ask("POST", f"{GROUP}/gpunodes", {**body, "metadata": {"name": name, "annotations": annotations}})
+    kube.ask("DELETE", f"{PODS}/hypervisor-gone", {"gracePeriodSeconds": 0})
+    process = replica()
+    for _ in range(2):
+        wait_until(lambda: kube.events("HypervisorCrashLoopRecreate"), "the event is there")
+        event = kube.events("HypervisorCrashLoopRecreate")[0]
+        assert event["regarding"]["name"] == "gone"
+        assert "time 2 in a row" in event["note"]
+        process.kill()
+        process.start()
+        wait_until(lambda: is_ready(process), "it leads again")
+        with ReportStream(process.address) as stream:
+            report(stream)
+            stream.send(messages.events(messages.event("node-a", 1, 1)))
+            stream.wait_for_event(1, 1)
+    assert len(kube.events("HypervisorCrashLoopRecreate")) == 1
 
 
 def test_a_driver_probe_that_failed_is_told_once(kube: Kube, replica: Replica) -> None:

@@ -11,13 +11,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypervisor.aggregator import rows
+from hypervisor.aggregator import reports, rows
 from hypervisor.aggregator.kubernetes import objects, pool_objects, restoring
 from hypervisor.aggregator.kubernetes.crash_loops import Recreated, crash_loop, recreated
 from hypervisor.aggregator.kubernetes.event_objects import event_body, event_name, regarding_of, series_key, stored_row
 from hypervisor.aggregator.kubernetes.leader import Seen, Step, decide
-from hypervisor.aggregator.pools import PoolSums, pool_sums
+from hypervisor.aggregator.pools import PoolSums, pool_sums, sum_pools
 from hypervisor.aggregator.records import GpuObject, NodeRecord, gpu_object
+from hypervisor.aggregator.reports import MAX_RATIO, MAX_VRAM_BYTES
 from hypervisor.aggregator.store import EventRow
 from hypervisor.aggregator.summaries import running_apps, shares
 from hypervisor.v1 import cluster_pb2, types_pb2
@@ -149,6 +150,37 @@ def test_oversubscription_is_told_as_the_nodes_grant_it() -> None:
     gpu_record(node, message)
     status = objects.node_status(node)
     assert (status["totalTFlops"], status["virtualTFlops"]) == ("989", "1978")
+
+
+def test_a_pool_is_counted_as_its_owner_wants_it() -> None:
+    node = node_record(pools=("p",))
+    node.host_memory_bytes = 512 << 30
+    gpu_record(node, messages.gpu("n", 0))
+    said = {"tflopsOversellRatio": 300, "vramExpandToHostMem": 50, "vramExpandToHostDisk": 70}
+    pool: dict[str, Any] = {"metadata": {"name": "p", "generation": 1}}
+    plain = pool_sums([node], {"p": pool_objects.oversubscription_of(pool)})["p"].sums
+    assert (plain.virtual_tflops, plain.virtual_vram_bytes) == (plain.tflops, plain.vram_bytes)
+    pool["spec"] = {"capacityConfig": {"oversubscription": said}}
+    wanted = {"p": pool_objects.oversubscription_of(pool)}
+    status = pool_objects.pool_status(pool, pool_sums([node], wanted)["p"], bad_selector="", clusters={})
+    check(status, "gpupools")
+    assert (status["totalTFlops"], status["virtualTFlops"]) == ("989", "2967")
+    assert status["virtualVRAM"] == f"{(plain.vram_bytes + (256 << 30)) >> 20}Mi"
+    # What is available is what the nodes grant.
+    assert status["availableTFlops"] == objects.decimal(plain.available_tflops)
+    assert sum_pools([node], wanted)[0].virtual_tflops == 2967.0
+
+
+def test_the_most_that_nodes_may_say_breaks_no_sum() -> None:
+    node = node_record(pools=("p",))
+    message = messages.gpu("n", 0)
+    message.capacity.vram.bytes, message.capacity.vram_ratio = MAX_VRAM_BYTES, MAX_RATIO
+    reports.check_gpu(message, "gpu")
+    for index in range(20):
+        copy = messages.gpu("n", index)
+        copy.capacity.CopyFrom(message.capacity)
+        gpu_record(node, copy)
+    assert sum_pools([node])[0].virtual_vram_bytes == (1 << 64) - 1
 
 
 def test_pools_and_clusters_are_as_their_schemas_have_them() -> None:
