@@ -179,6 +179,8 @@ class Host:
 
 
 def _checkpoint_of(path: Path) -> tuple[Assignment, ...]:
+    if not path.is_file():
+        raise CheckpointError("it is no regular file")  # a pipe would be waited for without end
     return read_checkpoint(path.read_bytes())
 
 

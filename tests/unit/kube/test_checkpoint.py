@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import trio
 
+from hypervisor.config import Settings
 from hypervisor.kube.checkpoint import Assignment, CheckpointError, checksum, read_checkpoint
+from hypervisor.node.kubernetes_host import Host
 
 # As published by people who asked for help: three kubelets, with and without Pods, with and without NUMA nodes.
 NO_PODS = (
@@ -82,3 +88,18 @@ def test_the_form_before_1_20_is_read() -> None:
     }
     content = json.dumps({"Data": data, "Checksum": checksum(data)}).encode()
     assert read_checkpoint(content) == (Assignment(resource="r/x", device_ids=("a", "b"), container="c", pod_uid="u"),)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_a_reason_and_is_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    plugins = tmp_path / "device-plugins"
+    plugins.mkdir()
+    make(plugins / "kubelet_internal_checkpoint")
+    host = Host(Settings(kubelet_dir=str(tmp_path)))
+
+    async def look() -> object:
+        with trio.fail_after(10):
+            return await host.checkpoint()
+
+    assert trio.run(look) is None
+    assert "no regular file" in host.checkpoint_failing
