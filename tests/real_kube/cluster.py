@@ -77,8 +77,10 @@ class Cluster:
                 return found
         except urllib.error.HTTPError as error:
             with error:
-                content = json.loads(error.read() or b"{}")
-            raise Refused(error.code, content.get("message", "")) from None
+                text = error.read().decode()
+            # A group that is not served yet is answered in plain words.
+            structured = text.startswith("{")
+            raise Refused(error.code, json.loads(text).get("message", "") if structured else text.strip()) from None
 
     def apply(self, file: Path) -> None:
         """As `kubectl apply --server-side -f`. Raises Refused."""
