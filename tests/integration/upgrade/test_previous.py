@@ -154,7 +154,10 @@ def test_limit_files_of_another_major_version_are_kept_and_not_touched(
     pods = json.loads(daemon.cli("get", "pods", "-o", "json").stdout)["items"]
     (pod,) = (each for each in pods if each["spec"]["allocationId"] == "soft")
     assert "layout version 2.0; this daemon knows 1.x" in json.dumps(pod)
-    assert pod["usage"]["enforcement"] == "ENFORCEMENT_VIOLATED"
+    assert pod["enforcement"] == "ENFORCEMENT_VIOLATED"
+    assert [event.regarding.name for event in calls.list_events(daemon) if event.reason == "LimitFilesUnusable"] == [
+        "soft"
+    ]
     # This version's library does not run a program without limits there.
     library = Path(LOAD).parents[1] / "libcuda_limiter.so"
     limits = ["env", f"LD_PRELOAD={library}", f"TF_SHM_PATH={directory}", "TF_ISOLATION_MODE=soft"]
