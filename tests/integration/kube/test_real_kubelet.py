@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -20,7 +24,7 @@ from tests.integration.conftest import daemons
 from tests.kube_fakes.node import GIB, INDEX_0, NODE, KubeNode, pod, settled
 from tests.real_kube import kubelet as real_kubelet
 from tests.real_kube.api_server import RealApiServer
-from tests.real_kube.cluster import missing, running_cluster
+from tests.real_kube.cluster import Refused, missing, running_cluster
 from tests.real_kube.kubelet import RealKubelet
 from tests.simulated_load import LOAD
 
@@ -204,3 +208,50 @@ def test_pods_that_end_give_back(node: RealNode) -> None:
     node.api.delete(uid)
     wait_until(lambda: not node.allocations(), "the end of the allocation", SECONDS)
     wait_until(lambda: not directory.exists(), "the end of its files")
+
+
+@contextmanager
+def without_api_server(node: RealNode) -> Iterator[None]:
+    """The API server is killed, and the same one is started again."""
+    directory = node.api.cluster.directory
+    pid = int((directory / "pids/kube-apiserver").read_text())
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+    os.kill(pid, signal.SIGKILL)
+    try:
+        yield
+    finally:
+        # By a shell that ends: who ends the cluster ends it by its pid.
+        script = '"$@" </dev/null >"$0" 2>&1 & echo $!'
+        log = str(directory / "log/kube-apiserver-again")
+        again = subprocess.run(["sh", "-c", script, log, *command], capture_output=True, check=True)
+        (directory / "pids/kube-apiserver").write_bytes(again.stdout)
+        wait_until(lambda: _answers(node), "the API server to answer again", SECONDS)
+
+
+def _answers(node: RealNode) -> bool:
+    try:
+        return bool(node.api.cluster.ask("GET", "/api/v1/nodes")["items"])
+    except (OSError, Refused):
+        return False
+
+
+def test_an_outage_of_the_api_server_changes_nothing_for_pods_that_run(node: RealNode) -> None:
+    """Nor does a restart of the daemon in it; what ended meanwhile is given back afterwards."""
+    uids = [node.run_pod(f"through-{number}", **GOOD) for number in range(2)]
+    before = {uid: settled(node.wait_allocation(uid)) for uid in uids}
+    node.wait_running(*uids)
+    with without_api_server(node):
+        wait_until(lambda: "ApiServerUnreachable" in node.conditions(), "the condition", SECONDS)
+        steps = node.metric("gpuhv_binder_steps_total")
+        wait_until(lambda: node.metric("gpuhv_binder_steps_total") > steps + 2, "further comparisons", SECONDS)
+        assert {uid: settled(each) for uid, each in node.allocations().items()} == before
+        node.daemon.kill()
+        node.daemon.start().wait_ready()
+        node.wait_followed()
+        wait_until(lambda: node.metric("gpuhv_binder_steps_total") > 2, "comparisons after the restart", SECONDS)
+        assert {uid: settled(each) for uid, each in node.allocations().items()} == before
+        assert all((Path(each["directory"]) / "shm").exists() for each in before.values())
+    wait_until(lambda: "ApiServerUnreachable" not in node.conditions(), "the end of the condition", SECONDS)
+    assert {uid: settled(each) for uid, each in node.allocations().items()} == before
+    node.api.delete(uids[0])
+    wait_until(lambda: set(node.allocations()) == {uids[1]}, "the end of the first", SECONDS)
