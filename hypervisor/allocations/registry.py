@@ -362,7 +362,13 @@ class Allocations:
         )
         if usage.enforcement is Enforcement.VIOLATED:
             return judged
-        return replace(judged, enforcement=self.hard.enforcement(held.allocation))
+        enforcement = self.hard.enforcement(held.allocation)
+        # The server bounds each process. That several of them together keep to the share is up to the limiter in them
+        # (VRAM), or to nobody (SMs).
+        several = len({(each.pid_namespace, each.pid) for each in usage.processes}) > 1
+        if several and enforcement is Enforcement.VERIFIED:
+            enforcement = Enforcement.COOPERATIVE
+        return replace(judged, enforcement=enforcement)
 
     def _repeats(self, held: Held, spec: AllocationSpec) -> bool:
         """Whether spec repeats what was granted; False when that has ended meanwhile. Raises Refusal."""

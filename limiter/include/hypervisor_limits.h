@@ -118,7 +118,7 @@ enum hv_isolation_mode {
     HV_ISOLATION_NONE = 0,
     HV_ISOLATION_SHARED = 1,      /* whole devices; nothing is limited */
     HV_ISOLATION_SOFT = 2,        /* this library limits */
-    HV_ISOLATION_HARD = 3,        /* the driver limits (MPS); memory view is virtualised */
+    HV_ISOLATION_HARD = 3,        /* the driver limits each process (MPS); this library the sum of VRAM */
     HV_ISOLATION_PARTITIONED = 4, /* a MIG instance */
 };
 

@@ -46,13 +46,15 @@ static struct hv_account account_of(struct hv_process_slot *slot, uint32_t devic
                                .in_flight = &slot->devices[device].in_flight_bytes};
 }
 
-/* What total may come to: the limit less what contexts and modules hold. */
+/* What total may come to: the limit less what contexts and modules hold. MPS bounds each process of a hard share on its
+ * own; that all of them together keep to the share is for us. */
 static uint64_t device_limit(uint32_t device, struct hv_device_terms *terms)
 {
     const struct hv_files *files = hv_files();
     if (!hv_terms_read(files, device, terms))
         return 0;
-    if (terms->isolation_mode != HV_ISOLATION_SOFT || terms->vram_limit_bytes == UINT64_MAX)
+    bool limited = terms->isolation_mode == HV_ISOLATION_SOFT || terms->isolation_mode == HV_ISOLATION_HARD;
+    if (!limited || terms->vram_limit_bytes == UINT64_MAX)
         return HV_TOTAL_BYTES_MASK;
     uint64_t overhead = hv_load_relaxed(&files->control[device]->overhead_bytes);
     return terms->vram_limit_bytes > overhead ? terms->vram_limit_bytes - overhead : 0;

@@ -66,7 +66,8 @@ class MpsCards:
     def refusal(
         self, device: DeviceObservation, grant: DeviceGrant, *, holders: int, owner: Owner, field: str
     ) -> Refusal | None:
-        """Why a grant can't be hard on a card, None when it can. holders: allocations on it already."""
+        """Why a grant can't be hard on a card, None when it can. holders: allocations on it already, of which each will
+        have a client at least; where they have more, the server's own list counts."""
         where = f"GPU {device.identity.index} ({device.identity.uuid})"
         why = why_not(device, program=self._settings.program)
         if why:
@@ -77,14 +78,15 @@ class MpsCards:
                 remedy="ask for soft isolation, or for another GPU",
             )
         most = most_clients(device.identity.compute_capability, self._cuda_version())
-        if holders >= most:
+        card = self._cards.get(device.identity.uuid)
+        clients = 0 if card is None else len(card.state.clients)
+        if max(holders, clients) >= most:
             return Refusal(
                 RefusalReason.ISOLATION_UNSUPPORTED,
-                f"{where} has {holders} hard allocations, and its MPS server takes {most} clients",
+                f"{where} has {holders} hard allocations and {clients} clients, and its server takes {most} clients",
                 field=field,
-                remedy="ask for another GPU",
+                remedy="ask for another GPU, or wait until clients have ended",
             )
-        card = self._cards.get(device.identity.uuid)
         return None if card is None else self._misfit(card, grant, owner, where, field)
 
     def _misfit(self, card: MpsCard, grant: DeviceGrant, owner: Owner, where: str, field: str) -> Refusal | None:

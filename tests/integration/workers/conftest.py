@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from hypervisor.model import Revision, WorkerPhase, WorkerSpec
 from hypervisor.workers import Supervisor, WorkerSettings, open_supervisor
 from hypervisor.workers.backoff import Backoff
 from hypervisor.workers.identity import end_session
+from hypervisor.workers.launching import remove_cgroup
+from hypervisor.workers.placing import cgroup_for
 from hypervisor.workers.shim_files import read_status
 
 QUICK = Backoff(first_seconds=0.05, most_seconds=0.4, reset_seconds=30)
@@ -60,16 +63,28 @@ class Rig:
         return [reason for reason, about, _ in self.events if about == name]
 
     def close(self) -> None:
-        for folder in (self.directory / "workers").glob("*"):
-            status = read_status(folder)
-            if status is None or status.state != "running":
-                continue
-            try:
-                os.kill(status.shim.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            end_session(status.child.pid, status.child.start)
+        end_workers(self.directory)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def end_workers(state_directory: Path) -> None:
+    """End what is left running, with what has outlived its worker, and remove the cgroups in which it was."""
+    for folder in (state_directory / "workers").glob("*"):
+        status = read_status(folder)
+        if status is None or status.state != "running":
+            continue
+        try:
+            os.kill(status.shim.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        end_session(status.child.pid, status.child.start)
+    home = cgroup_for("auto", state_directory)
+    for cgroup in home.glob("*/") if home is not None else ():
+        (cgroup / "cgroup.kill").write_text("1")
+        give_up_at = time.monotonic() + 5
+        while "populated 1" in (cgroup / "cgroup.events").read_text() and time.monotonic() < give_up_at:
+            time.sleep(0.01)  # what was killed leaves its cgroup when the kernel has ended it
+        remove_cgroup(cgroup.parent, cgroup.name)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 
 from hypervisor.workers.placing import AUTO, cgroup_for
 from tests.daemon_process import DaemonProcess, wait_until
-from tests.integration.workers.conftest import environment_of, is_alive
+from tests.integration.workers.conftest import end_workers, environment_of, is_alive
 
 pytestmark = pytest.mark.slow  # each starts the whole daemon
 
@@ -43,10 +43,7 @@ def kept(make_daemon: Callable[..., DaemonProcess]) -> Iterator[DaemonProcess]:
     """A daemon whose workers are ended after the test, whatever became of it."""
     daemon = make_daemon(simulate="h100-sxm-80gb")
     yield daemon
-    for status in daemon.state_directory.glob("workers/*/status"):
-        fields = dict(line.split(" ", 1) for line in status.read_text().splitlines())
-        if fields["state"] == "running":
-            os.kill(int(fields["shim"]), signal.SIGKILL)
+    end_workers(daemon.state_directory)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,11 +13,25 @@ import pytest
 
 from hypervisor.simulation.machine import opened
 from tests.daemon_process import DaemonProcess, wait_until
+from tests.integration.workers.conftest import end_workers
 from tests.mps_fakes import CONTROL
 
 pytestmark = pytest.mark.slow  # starts the whole daemon and a control daemon of MPS
 GIB = 2**30
 LOAD = Path("hypervisor/native/clients/load").resolve()
+
+
+TWO_AT_A_TIME = """
+"$1" --idle --seconds 10 --hold 2147483648 & first=$!
+"$1" --idle --seconds 8 --grow 134217728 & second=$!
+wait "$first" && wait "$second"
+"""
+
+
+def enforcement(daemon: DaemonProcess, name: str) -> str:
+    """How sure it is that an allocation's limits hold; "" without the allocation."""
+    found = json.loads(daemon.cli("get", "pods", "-o", "json").stdout)["items"]
+    return next((str(each["enforcement"]) for each in found if each["spec"]["allocationId"] == name), "")
 
 
 @pytest.fixture
@@ -27,10 +40,7 @@ def hard(make_daemon: Callable[..., DaemonProcess]) -> Iterator[DaemonProcess]:
     daemon.start().wait_ready()
     yield daemon
     daemon.close()
-    for status in daemon.state_directory.glob("workers/*/status"):
-        fields = dict(line.split(" ", 1) for line in status.read_text().splitlines())
-        if fields["state"] == "running":
-            os.kill(int(fields["shim"]), signal.SIGKILL)
+    end_workers(daemon.state_directory)
 
 
 def granted(daemon: DaemonProcess, *words: str) -> subprocess.CompletedProcess[str]:
@@ -69,6 +79,15 @@ def test_a_hard_share_from_grant_to_ledger(hard: DaemonProcess) -> None:
     with opened(hard.machine) as machine:
         used = next(group for group in machine.show()["groups"] if group["name"] == "b")["gpus"]["0"]
     assert 0 < used["peak_bytes"] <= 4 * GIB
+
+    # The server bounds each process; that two of them together have no more than the share is up to the limiter.
+    both = [*under[: -len(share) - 2], "both", *share, "--", "/bin/sh", "-c", TWO_AT_A_TIME, "sh", str(LOAD)]
+    running = subprocess.Popen(both, env={**os.environ, "SIM_GROUP": "both"}, stdout=subprocess.DEVNULL)
+    wait_until(lambda: enforcement(hard, "both") == "ENFORCEMENT_COOPERATIVE", "two processes to be told", 60)
+    assert running.wait(timeout=90) == 0
+    with opened(hard.machine) as machine:
+        used = next(group for group in machine.show()["groups"] if group["name"] == "both")["gpus"]["0"]
+    assert 3 * GIB < used["peak_bytes"] <= 4 * GIB
 
     refused = granted(hard, "c", "--gpu", "0", "--compute", "30%", "--vram", "4Gi", "--isolation", "hard")
     assert "is cut into hard shares of 25% and 4096 MiB" in refused.stderr

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 
 import pytest
 
 from tests.daemon_process import DaemonProcess
+from tests.integration.workers.conftest import end_workers
 from tests.kube_fakes.node import KubeNode, pod
 from tests.mps_fakes import CONTROL
 
@@ -69,7 +68,4 @@ def test_a_hard_pod_is_given_pipe_shared_memory_and_limits(make_daemon: Callable
         assert "soft or shared isolation, and its Pod asks for hard" in told
     finally:
         node.close()
-        for status in node.daemon.state_directory.glob("workers/*/status"):
-            fields = dict(line.split(" ", 1) for line in status.read_text().splitlines())
-            if fields["state"] == "running":
-                os.kill(int(fields["shim"]), signal.SIGKILL)
+        end_workers(node.daemon.state_directory)

@@ -258,6 +258,13 @@ def test_row_78_and_85_the_architecture_decides(mps: Mps) -> None:
             full = refusal("7.0", "Volta", 48)
             assert full is not None
             assert "takes 48 clients" in full.message
+            # One allocation may have many clients: the server's own list counts too.
+            await cards.prepare(mps.allocation(grant).grants[0], OWNER)
+            card = cards._cards[mps.uuid]
+            card._replace(clients=tuple(range(1000, 1048)))
+            full = refusal("7.0", "Volta", 1)
+            assert full is not None
+            assert "1 hard allocations and 48 clients" in full.message
 
     trio.run(body)
 
@@ -364,6 +371,24 @@ def test_fault_withholds_the_card_until_the_clients_have_gone(mps: Mps) -> None:
             client.communicate()
             mps.faults()
             await until(lambda: not cards.withheld(), "the card to be offered again", 60)
+
+    trio.run(body)
+
+
+@pytest.mark.slow
+def test_fault_that_stays_without_clients_ends_the_daemon(mps: Mps) -> None:
+    async def body() -> None:
+        async with mps.cards() as (cards, supervisor):
+            await cards.prepare(mps.allocation(mps.grant()).grants[0], OWNER)
+            before = supervisor.workers[0].pid
+            mps.faults("fault")
+            await until(lambda: "no client is left" in cards.withheld().get(mps.uuid, ""), "the fault", 60)
+            await until(lambda: supervisor.workers[0].restarts >= 1, "the daemon to be ended", 90)
+            assert "stays in FAULT after its last client has gone" in supervisor.workers[0].last_exit_reason
+            mps.faults()
+            await until(lambda: not cards.withheld(), "the card to be offered again", 90)
+            assert supervisor.workers[0].pid != before
+            assert cards.enforcement(mps.hard[0]) is Enforcement.VERIFIED  # by a server that was read back anew
 
     trio.run(body)
 
