@@ -111,6 +111,12 @@ class HardPreparing(Protocol):
     async def prepare(self, grant: DeviceGrant, owner: Owner) -> None: ...
 
 
+class Bounding(Protocol):
+    """Has the kernel bound the VRAM of the process that asks."""
+
+    def take(self, allocation: Allocation) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandStatistics:
     """Commands since the start: done, refused (dry runs included), and waiting for their turn now."""
@@ -139,6 +145,7 @@ class Commands:
         self.workers: Workers | None = None  # set once they are supervised
         self.freezing: Freezing | None = None
         self.hard: HardPreparing | None = None  # set once MPS servers are kept
+        self.bounds: Bounding | None = None  # set where the kernel bounds device memory
         self._worker_grace = worker_grace
         self._grants = grants
         self._cards = cards
@@ -163,6 +170,8 @@ class Commands:
                 reserved=reserved,
                 placed=placed.devices if placed else (),
             )
+            if self.bounds is not None and not dry_run:
+                self.bounds.take(allocation)
             if publish and not dry_run:
                 self._publisher.publish()
         if spec.isolation is IsolationMode.HARD and not dry_run:

@@ -32,6 +32,7 @@ from hypervisor.node.inspecting import Inspecting
 from hypervisor.node.journal import Journal
 from hypervisor.node.kubernetes_view import HasStatistics
 from hypervisor.node.live import Live
+from hypervisor.node.memory_bounds import MemoryBounds
 from hypervisor.node.notify import Notifier
 from hypervisor.node.occurrences import Occurrences
 from hypervisor.node.partitioning import Partitioning, wishes_of
@@ -42,8 +43,10 @@ from hypervisor.node.sampling import SampledSteps
 from hypervisor.node.state import NodeState, Parts
 from hypervisor.node.workers import NodeWorkers
 from hypervisor.workers import Supervisor, WorkerSettings, open_supervisor
+from hypervisor.workers.cgroup import MemoryControl
 from hypervisor.workers.checkpoint import Freezer
 from hypervisor.workers.mps import MpsCards, MpsSettings
+from hypervisor.workers.placing import cgroup_for
 
 if TYPE_CHECKING:
     from hypervisor.node.kubernetes import KubernetesNode
@@ -186,8 +189,9 @@ class NodeCore:
     async def open_workers(self) -> AsyncIterator[NodeWorkers]:
         """Supervise workers for as long as the block runs; those of the daemon before are adopted. Raises Refusal."""
         changed: list[Callable[[], None]] = []
+        settings = WorkerSettings.of(self._live.settings)
         async with open_supervisor(
-            WorkerSettings.of(self._live.settings),
+            settings,
             next_revision=self.state.next_revision,
             emit=self._journal.emit,
             changed=lambda: changed[0]() if changed else None,
@@ -211,6 +215,15 @@ class NodeCore:
                 nursery.start_soon(cards.run, self._hard_allocations)
                 self.commands.freezing = self._freezing()
                 nursery.start_soon(self.commands.freezing.run)
+                if settings.memory is not None:
+                    bounds = self._memory_bounds(settings.memory)
+                    self.commands.bounds = bounds
+                    nursery.start_soon(
+                        bounds.follow,
+                        self.state.wait,
+                        lambda: self._allocations.all,
+                        lambda: self._allocations.usages,
+                    )
                 nursery.start_soon(supervisor.adopted)
                 nursery.start_soon(workers.publish_changes, self._publisher.publish)
                 nursery.start_soon(workers.end_orphans, self.state.wait)
@@ -251,6 +264,12 @@ class NodeCore:
             cuda_version=lambda: self._reader.inventory.system.cuda_version,
             sm_count=sm_count,
         )
+
+    def _memory_bounds(self, control: MemoryControl) -> MemoryBounds:
+        settings = self._live.settings
+        # Those of a launcher's workers are its own; the allocations' cgroups are ours in any case.
+        home = cgroup_for(settings.worker_cgroup, settings.state_path)
+        return MemoryBounds(control, home=home, bus_id=self._bus_id, emit=self._journal.emit)
 
     def _freezing(self) -> Freezing:
         return Freezing(
