@@ -239,6 +239,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float, _setting("A worker that ran for so long has ended for the first time", ge=0.1, le=86400)
     ] = 60.0
     worker_log_mebibytes: Annotated[int, _setting("Size at which a worker's log is rotated", ge=1, le=1024)] = 1
+    worker_most_processes: Annotated[
+        int, _setting("Processes and threads that a worker may have, by its cgroup; 0: any number", ge=0, le=4194304)
+    ] = 32768
     worker_log_files: Annotated[int, _setting("Logs that are kept of a worker besides the current", ge=0, le=99)] = 3
     log_level: Annotated[
         str, _setting("debug, info, warning or error", reload=True, pattern="^(debug|info|warning|error)$")

@@ -37,6 +37,7 @@ class MemoryControl:
 
     def set(self, cgroup: Path, region: str, *, hard_bytes: int | None, soft_bytes: int = 0) -> None:
         """Limit a cgroup, and read it back. The soft limit counts only as far as all cgroups above it grant it."""
+        enable(self.root, cgroup, "dmem")
         above = [path for path in cgroup.parents if path != self.root and self.root in path.parents]
         if soft_bytes:
             for path in reversed(above):
@@ -82,6 +83,18 @@ class MemoryControl:
             raise MemoryControlError(
                 f"{cgroup}/{name} can't be set: {error.strerror}; is the dmem controller enabled above it?"
             ) from error
+
+
+def enable(root: Path, cgroup: Path, controller: str) -> None:
+    """Have a cgroup get the files of a controller: each cgroup above it must hand it on. Where one does not, what is
+    set in those files fails and says so."""
+    for path in reversed([above for above in cgroup.parents if above == root or root in above.parents]):
+        control = path / "cgroup.subtree_control"
+        try:
+            if controller not in control.read_text().split():
+                control.write_text(f"+{controller}")
+        except OSError:
+            return
 
 
 def _address(text: str) -> str:

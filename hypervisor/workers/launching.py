@@ -10,10 +10,11 @@ from pathlib import Path
 import trio
 
 from hypervisor.model import WorkerSpec
-from hypervisor.workers.cgroup import MemoryControl, MemoryControlError
+from hypervisor.workers.cgroup import MemoryControl, MemoryControlError, enable
 from hypervisor.workers.settings import WorkerSettings
 
 START_SECONDS = 10.0
+EMPTY_SECONDS = 2.0  # what was killed has ended by then, unless a driver holds it
 _LOCKED, _DONE = 75, 0  # exit statuses of the shim; shim/shim.h
 
 
@@ -52,6 +53,20 @@ def prepare_cgroup(parent: Path, worker_id: str) -> Path:
     return path
 
 
+def limit_processes(root: Path, cgroup: Path, most: int) -> None:
+    """Bound the number of tasks of a worker, so that one that forks without end starves itself and nobody else; 0: no
+    bound. Nothing is done where the kernel has no such control. Raises LaunchError when it is there and refuses."""
+    if most:
+        enable(root, cgroup, "pids")
+    limit = cgroup / "pids.max"
+    if not limit.exists():
+        return
+    try:
+        limit.write_text(str(most) if most else "max")
+    except OSError as error:
+        raise LaunchError(f"{limit} can't be set: {error.strerror}") from error
+
+
 def limit_memory(control: MemoryControl | None, cgroup: Path, spec: WorkerSpec) -> None:
     """Have the kernel bound the VRAM of a worker's whole cgroup, where it can. Raises LaunchError when it can and the
     limit is not in force: a worker does not run without it."""
@@ -67,12 +82,31 @@ def limit_memory(control: MemoryControl | None, cgroup: Path, spec: WorkerSpec) 
             raise LaunchError(str(error)) from error
 
 
-def remove_cgroup(parent: Path, worker_id: str) -> None:
-    """Remove a worker's cgroup, unless something is still in it."""
+async def end_cgroup(parent: Path, worker_id: str) -> None:
+    """Kill whatever is left in a worker's cgroup, for it has left the worker's session and nobody keeps it any more;
+    returns when it has ended, or after EMPTY_SECONDS. Cancelling only ends the wait."""
+    path = parent / worker_id
     try:
-        (parent / worker_id).rmdir()
+        (path / "cgroup.kill").write_text("1")
+        with trio.move_on_after(EMPTY_SECONDS):
+            while "populated 1" in (path / "cgroup.events").read_text():  # noqa: ASYNC110 - trio has no event for it
+                await trio.sleep(0.01)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.EBUSY, errno.ENOTEMPTY):
+        # Kernels before 5.14 have no such file; what is left then is at least seen in the cgroup.
+        if error.errno not in (errno.ENOENT, errno.ENODEV):
+            raise
+
+
+def remove_cgroup(parent: Path, worker_id: str) -> None:
+    """Remove a worker's cgroup, and with the last one those above it; what something is still in stays."""
+    for path in (parent / worker_id, parent, parent.parent):
+        try:
+            path.rmdir()
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                continue
+            if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
+                return
             raise
 
 

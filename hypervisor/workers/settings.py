@@ -17,12 +17,15 @@ SHIM = Path(hypervisor.__file__).resolve().parent / "native" / "worker-shim"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     """directory: one folder a worker below it. launcher: unix socket of a launcher, None to start shims ourselves.
-    cgroup: cgroup-v2 directory for workers, None to leave them where they are started. memory: the kernel's control of
-    device memory, None where driver or kernel have none."""
+    cgroup: cgroup-v2 directory for workers, None to leave them where they are started; cgroup_root: the top of its
+    tree. most_processes: tasks that a worker may have where the kernel counts them, 0 for any number. memory: the
+    kernel's control of device memory, None where driver or kernel have none."""
 
     directory: Path
     launcher: Path | None = None
     cgroup: Path | None = None
+    cgroup_root: Path = Path("/sys/fs/cgroup")
+    most_processes: int = 0
     memory: MemoryControl | None = None
     backoff: Backoff = field(default_factory=Backoff)
     log_bytes: int = 2**20
@@ -46,4 +49,6 @@ class WorkerSettings:
             ),
             log_bytes=settings.worker_log_mebibytes * 2**20,
             log_files=settings.worker_log_files,
+            cgroup_root=root or Path("/sys/fs/cgroup"),
+            most_processes=settings.worker_most_processes,
         )

@@ -168,6 +168,7 @@ class Supervised:
             cgroup = None
             if settings.cgroup is not None:
                 cgroup = launching.prepare_cgroup(settings.cgroup, self.spec.worker_id)
+                launching.limit_processes(settings.cgroup_root, cgroup, settings.most_processes)
                 launching.limit_memory(settings.memory, cgroup, self.spec)
             shim_files.write_start(
                 self.directory,
@@ -227,6 +228,7 @@ class Supervised:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._watch_wanted, descriptor)
+                    nursery.start_soon(self._watch_child, status, descriptor)
                     if self._has("readiness"):
                         nursery.start_soon(self._watch_readiness)
                     if self._has("liveness"):
@@ -242,6 +244,18 @@ class Supervised:
             await self._nudged()
         self._enter(WorkerPhase.STOPPING)
         await self._end(descriptor)
+
+    async def _watch_child(self, status: ShimStatus, descriptor: int) -> None:
+        """A shim that was stopped, or hangs, tells nobody that its worker has ended: then it is ended too."""
+        child = open_process(status.child)
+        if child is not None:
+            try:
+                await ended(child)
+            finally:
+                os.close(child)
+        await trio.sleep(SHIM_LATE_SECONDS)
+        log.warning("a shim hangs", worker=self.spec.worker_id, shim=status.shim.pid)
+        send(descriptor, signal.SIGKILL)
 
     async def _end(self, descriptor: int) -> None:
         """SIGTERM to the group, after the grace SIGKILL, both by the shim; at last SIGKILL to the shim."""
@@ -309,6 +323,8 @@ class Supervised:
             clean, ran = False, time.time() - status.started_at
         else:
             why, clean, ran = shim_files.reason(status), status.clean, status.ran_seconds
+        if self._settings.cgroup is not None:
+            await launching.end_cgroup(self._settings.cgroup, self.spec.worker_id)
         if self._condemned:
             why, clean = f"{self._condemned} ({why})", False
         lines = shim_files.last_lines(self.directory, since=status.started_at)

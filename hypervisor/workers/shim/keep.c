@@ -251,5 +251,9 @@ int shim_keep(int directory, const struct shim_start *start, int told)
     keeper.status.state = "exited";
     keeper.status.dropped = keeper.log.dropped;
     keeper.status.ended_ms = clock_ms(CLOCK_REALTIME);
+    if (shim_write_status(directory, &keeper.status) == 0)
+        return 0;
+    /* How it ended is worth more than what it said: where the disk is full, its own log makes room. */
+    shim_log_remove(&keeper.log);
     return shim_write_status(directory, &keeper.status) == 0 ? 0 : SHIM_FAILED;
 }

@@ -37,6 +37,18 @@ void shim_log_open(struct shim_log *log, int directory, const struct shim_start 
     rotate(log);
 }
 
+void shim_log_remove(struct shim_log *log)
+{
+    char name[32];
+    if (log->fd >= 0)
+        close(log->fd);
+    log->fd = -1;
+    for (uint64_t number = 0; number <= log->files; number++) {
+        name_of(name, sizeof name, number);
+        unlinkat(log->directory, name, 0);
+    }
+}
+
 void shim_log_write(struct shim_log *log, const char *data, size_t length)
 {
     while (length) {

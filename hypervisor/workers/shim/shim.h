@@ -63,6 +63,7 @@ uint64_t shim_read_grace(int directory, uint64_t fallback);
 
 void shim_log_open(struct shim_log *log, int directory, const struct shim_start *start);
 void shim_log_write(struct shim_log *log, const char *data, size_t length);
+void shim_log_remove(struct shim_log *log);
 
 int shim_keep(int directory, const struct shim_start *start, int told);
 int shim_serve(const char *socket_path, const char *root, char *self);

@@ -8,7 +8,7 @@ import pytest
 
 from hypervisor.model import WorkerSpec
 from hypervisor.workers.cgroup import MemoryControl, MemoryControlError
-from hypervisor.workers.launching import LaunchError, limit_memory
+from hypervisor.workers.launching import LaunchError, limit_memory, limit_processes, remove_cgroup
 
 GIB = 2**30
 REGION = "nvidia/0000:18:00.0/vidmem"
@@ -59,3 +59,33 @@ def test_a_limit_that_is_not_in_force_keeps_a_worker_from_starting(tree: Path, m
     monkeypatch.undo()
     with pytest.raises(MemoryControlError, match="is the dmem controller enabled above it"):
         control.set(tree / "pods/none", REGION, hard_bytes=GIB)
+
+
+def test_each_cgroup_above_hands_the_controller_on(tree: Path) -> None:
+    for folder, enabled in ((tree, "cpu dmem"), (tree / "pods", "cpu")):
+        (folder / "cgroup.subtree_control").write_text(enabled)
+    MemoryControl(tree).set(tree / "pods/one", REGION, hard_bytes=GIB)
+    assert (tree / "cgroup.subtree_control").read_text() == "cpu dmem"  # had it, and was not written again
+    assert (tree / "pods/cgroup.subtree_control").read_text() == "+dmem"
+
+
+def test_processes_are_bounded_where_the_kernel_counts_them(tree: Path) -> None:
+    one = tree / "pods/one"
+    limit_processes(tree, one, 100)  # no such control here: nothing happens
+    assert not (one / "pids.max").exists()
+    (one / "pids.max").write_text("max")
+    limit_processes(tree, one, 100)
+    assert (one / "pids.max").read_text() == "100"
+    limit_processes(tree, one, 0)
+    assert (one / "pids.max").read_text() == "max"
+
+
+def test_the_last_cgroup_takes_those_above_along(tmp_path: Path) -> None:
+    home = tmp_path / "hypervisor-workers/abc"
+    for name in ("a", "b"):
+        (home / name).mkdir(parents=True)
+    remove_cgroup(home, "a")
+    assert home.exists()
+    remove_cgroup(home, "a")  # again: it has gone already
+    remove_cgroup(home, "b")
+    assert list(tmp_path.iterdir()) == []
