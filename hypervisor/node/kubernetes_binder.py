@@ -19,7 +19,7 @@ import trio
 from hypervisor.allocations import Allocations
 from hypervisor.config import Settings
 from hypervisor.kube.annotations import AnnotationError, unknown_keys
-from hypervisor.kube.answers import ContainerAnswer, HostFiles, MpsShare, answer
+from hypervisor.kube.answers import CONTAINER_MPS_PIPE, ContainerAnswer, HostFiles, MpsShare, answer
 from hypervisor.kube.checkpoint import Assignment
 from hypervisor.kube.demands import Demands, changed_requests, spec_of
 from hypervisor.kube.grants import Grant, grant_uid
@@ -411,10 +411,11 @@ class Binder:
         if answering:
             return msgspec.structs.replace(grant, isolation=wanted)
         if grant.isolation != wanted:
+            lacking = f" and lacks the mount {CONTAINER_MPS_PIPE}" if demanded is IsolationMode.HARD else ""
             raise Refusal(
                 RefusalReason.ISOLATION_CONFLICT,
                 f"the container was started for {grant.isolation or 'soft or shared'} isolation, and its Pod asks for "
-                f"{demanded.value}: {self._tentative.why_unprepared(grant) or 'that was not known then'}",
+                f"{demanded.value}{lacking}: {self._tentative.why_unprepared(grant) or 'that was not known then'}",
                 field="isolation",
                 remedy="delete the Pod, so that it is made anew",
             )
