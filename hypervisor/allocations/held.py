@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from typing import TYPE_CHECKING
+
 from hypervisor.allocations.counters import CounterMemory
 from hypervisor.allocations.environment import limit_file_variable
 from hypervisor.allocations.overhead import Overhead
@@ -21,6 +23,9 @@ from hypervisor.model import (
     ObjectReference,
     Revision,
 )
+
+if TYPE_CHECKING:
+    from hypervisor.allocations.resting import Stillness
 
 
 @dataclass(slots=True)
@@ -69,6 +74,7 @@ class Held:
     unattached: frozenset[int] = frozenset()  # of the owner, on a GPU, without a slot
     bypassing: frozenset[int] = frozenset()  # the same at two rounds
     usage: AllocationUsage | None = None
+    stillness: Stillness | None = None  # None: something moves
     read_sequence: int = -1  # of the inventory that the figures are from
     heard: dict[MessageCode, int] = field(default_factory=dict)  # messages that have had no event yet
     last_heard: dict[MessageCode, Message] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hypervisor.allocations.contexts import ContextSizes
@@ -9,6 +10,7 @@ from hypervisor.allocations.counters import Counts
 from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.overhead import Overhead
 from hypervisor.allocations.pacing import pacing_of
+from hypervisor.allocations.resting import as_of, rests
 from hypervisor.allocations.steering import Charged, correct, is_under_way
 from hypervisor.allocations.telling import Tell
 from hypervisor.limits import LimitFileError
@@ -43,12 +45,30 @@ class DriverView:
     observed_at: float
 
 
+Observed = Mapping[str, DeviceObservation]  # by UUID
+
+
+def observed_in(inventory: Inventory) -> Observed:
+    """The devices of an inventory by UUID."""
+    return {device.identity.uuid: device for device in inventory.devices}
+
+
 def measure(
-    held: Held, inventory: Inventory, tell: Tell, contexts: ContextSizes, *, burst_seconds: float = 0.01
+    held: Held,
+    inventory: Inventory,
+    observed: Observed,
+    tell: Tell,
+    contexts: ContextSizes,
+    *,
+    burst_seconds: float = 0.01,
 ) -> None:
     """Bring the figures up to date, write the control words, tell what has happened."""
-    observed = {device.identity.uuid: device for device in inventory.devices}
     views = tuple(_view(held, observed.get(grant.gpu_uuid), inventory) for grant in held.allocation.grants)
+    if rests(held, [view.absent_reason for view in views], burst_seconds):
+        assert held.usage is not None
+        assert held.survey is not None
+        held.usage = as_of(held.usage, accounted_at=held.survey.at, driver_at=inventory.observed_at)
+        return
     totals = held.counters.follow(held.survey.slots if held.survey is not None else ())
     if inventory.sequence != held.read_sequence:
         held.read_sequence = inventory.sequence

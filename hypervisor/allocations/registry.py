@@ -63,6 +63,7 @@ class Allocations:
     def __init__(self, ground: Ground, held: dict[str, Held], epoch: int) -> None:
         self._ground = ground
         self._held = held
+        self._order: list[Held] | None = None  # by name; None: to be made anew
         self._epoch = epoch
         self._rounds = Rounds(ground)
         self._ledger = Ledger()
@@ -257,8 +258,8 @@ class Allocations:
     def step(
         self, inventory: Inventory, windows: Mapping[str, BusyWindow] = MappingProxyType({})
     ) -> tuple[AllocationUsage, ...]:
-        """One control step: a sign of life in every file; once for each inventory, and once a second without one,
-        slots of the dead, recounts, overhead and figures; the end of allocations whose owner has gone.
+        """One control step: a sign of life in every file twice a second; once for each inventory, and after a while
+        without one, slots of the dead, recounts, overhead and figures; the end of allocations whose owner has gone.
 
         windows: by GPU UUID the driver's last window, for the GPUs that `sampled` names.
         """
@@ -288,6 +289,7 @@ class Allocations:
             if held.files is not None:
                 held.files.close()
         self._held.clear()
+        self._order = None
 
     def statistics(self) -> AllocationsStatistics:
         """Counts for metrics."""
@@ -315,7 +317,11 @@ class Allocations:
         )
 
     def _ordered(self) -> list[Held]:
-        return sorted(self._held.values(), key=lambda held: (held.allocation.spec.allocation_id, held.allocation.uid))
+        if self._order is None:
+            self._order = sorted(
+                self._held.values(), key=lambda held: (held.allocation.spec.allocation_id, held.allocation.uid)
+            )
+        return self._order
 
     def _find(self, allocation_id: str) -> Held | None:
         """By its name; one in force before one that is being given up."""
@@ -421,6 +427,7 @@ class Allocations:
         )
         held = make(self._ground, allocation)
         self._held[uid] = held
+        self._order = None
         self._ground.tell.count.granted += 1
         self._tell(
             held,
@@ -434,6 +441,7 @@ class Allocations:
     def _remove(self, held: Held) -> None:
         remove(self._ground, held)
         self._held.pop(held.allocation.uid, None)
+        self._order = None
 
     def _end(self, held: Held) -> None:
         """The owner has gone, and so has the last process."""

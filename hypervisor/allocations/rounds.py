@@ -12,12 +12,15 @@ from hypervisor.allocations.covering import tell_covered
 from hypervisor.allocations.foreign import foreign_busy, unattributed_pids
 from hypervisor.allocations.hearing import hear
 from hypervisor.allocations.held import Held
-from hypervisor.allocations.measuring import measure
-from hypervisor.allocations.steering import follow, is_steered, share_out
+from hypervisor.allocations.measuring import measure, observed_in
+from hypervisor.allocations.steering import Sharing, follow, is_steered, share_out
 from hypervisor.limits import LimitFileError, new_survey_buffer
 from hypervisor.model import AllocationPhase, BusyWindow, Inventory, OwnerKind
 
-ROUND_SECONDS = 1.0
+# Without a new reading of the GPUs, which comes about once a second, a round comes after this.
+ROUND_SECONDS = 1.5
+# Between two signs of life in each file: nothing is decided by them within seconds.
+BEAT_SECONDS = 0.5
 # A process that ended a moment ago may still be in the driver's list of the last reading.
 REMEMBERED_SECONDS = 10.0
 
@@ -30,6 +33,8 @@ class Rounds:
         self._buffer = new_survey_buffer()
         self._sequence = -1
         self._round_at = float("-inf")
+        self._beat_at = float("-inf")
+        self._sharing = Sharing()
         self._attended_at = float("-inf")  # when all were last looked for
         self._foreign_busy: dict[str, float] = {}  # by GPU UUID, as of the last round
         self._recent: dict[int, float] = {}  # host pids of our allocations, and when they were last seen
@@ -40,10 +45,12 @@ class Rounds:
         return self
 
     def step(self, all_held: list[Held], inventory: Inventory, windows: Mapping[str, BusyWindow]) -> list[Held]:
-        """Signs of life always, a round when it is time. Gives the allocations that have ended."""
+        """Shares always, signs of life and a round when it is time. Gives the allocations that have ended."""
         began = time.monotonic()
-        self._beat(all_held)
-        share_out(all_held, self._foreign_busy)
+        if began - self._beat_at >= BEAT_SECONDS:
+            self._beat_at = began
+            self._beat(all_held)
+        share_out(self._sharing.of(all_held), self._foreign_busy)
         follow(all_held, windows, self._ground.tell)
         if inventory.sequence == self._sequence and began - self._round_at < ROUND_SECONDS:
             return []
@@ -53,9 +60,10 @@ class Rounds:
         find_bypassing(all_held, inventory, self._recent, self._ground.table, self._ground.tell)
         tell_covered(all_held, self._ground.table, self._ground.tell)
         self._foreign_busy = foreign_busy(inventory, set(self._recent))
+        burst_seconds = self._ground.settings.burst_milliseconds / 1000
+        observed = observed_in(inventory)
         for held in all_held:
-            burst_seconds = self._ground.settings.burst_milliseconds / 1000
-            measure(held, inventory, self._ground.tell, self._ground.contexts, burst_seconds=burst_seconds)
+            measure(held, inventory, observed, self._ground.tell, self._ground.contexts, burst_seconds=burst_seconds)
             hear(held, self._ground.tell)
         self._spread_contexts(all_held)
         ended = [held for held in all_held if self._has_ended(held)]

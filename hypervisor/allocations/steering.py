@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_not
 
 from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.telling import Tell
 from hypervisor.limits import LimitFileError
 from hypervisor.limits.control import Correction, Reading
 from hypervisor.limits.lending import EXPIRY_MS, Demand, contract, lend
-from hypervisor.model import BusyWindow, ComputePolicy, EventType, IsolationMode
+from hypervisor.model import Allocation, BusyWindow, ComputePolicy, EventType, IsolationMode
 from hypervisor.model.allocation import SHARE_FULL_PPM
 
 # An allocation counts as active for so long after a charge: one of 20 ms at a share of a tenth comes each 200 ms.
@@ -129,22 +130,48 @@ def _share_in_force(memory: DeviceMemory, limit: float) -> float:
     return memory.contracted if memory.contracted is not None else min(limit + memory.lent, 1.0)
 
 
-def share_out(all_held: Iterable[Held], foreign: Mapping[str, float], *, now: float | None = None) -> None:
+Shared = Mapping[str, list[tuple[Held, int]]]  # by GPU UUID, who is on it and at which place of its grants
+
+
+def shared_devices(all_held: Iterable[Held]) -> Shared:
+    """The devices whose time is shared out anew with each step: some limits are more than there is, or are borrowed."""
+    by_device: dict[str, list[tuple[Held, int]]] = {}
+    for held in all_held:
+        for place, grant in enumerate(held.allocation.grants):
+            by_device.setdefault(grant.gpu_uuid, []).append((held, place))
+    return {uuid: sharing for uuid, sharing in by_device.items() if _is_shared_out(sharing)}
+
+
+def _is_shared_out(sharing: list[tuple[Held, int]]) -> bool:
+    limits = sum(held.allocation.grants[place].limit_share_ppm for held, place in sharing)
+    # Who left such a device last gets its limit back: what was contracted or lent is taken back by the same step.
+    unsettled = any(held.devices[place].contracted is not None or held.devices[place].lent for held, place in sharing)
+    return unsettled or (len(sharing) > 1 and limits > SHARE_FULL_PPM) or any(_borrows(held) for held, _ in sharing)
+
+
+class Sharing:
+    """Remembers shared_devices(), which changes only when an allocation comes, goes or is changed."""
+
+    def __init__(self) -> None:
+        self._allocations: list[Allocation] = []
+        self._shared: Shared = {}
+
+    def of(self, all_held: Sequence[Held]) -> Shared:
+        """shared_devices() of these."""
+        allocations = [held.allocation for held in all_held]
+        if len(allocations) != len(self._allocations) or any(map(is_not, allocations, self._allocations)):
+            self._allocations, self._shared = allocations, shared_devices(all_held)
+        return self._shared
+
+
+def share_out(shared: Shared, foreign: Mapping[str, float], *, now: float | None = None) -> None:
     """Lend what allocations leave of their devices to those whose policy lets them borrow, and where limits sum up to
     more than the device, put each share in force that was guaranteed; for each control step.
 
     foreign is, by GPU UUID, the share of time that processes of no allocation use.
     """
     at = time.monotonic() if now is None else now
-    by_device: dict[str, list[tuple[Held, int]]] = {}
-    for held in all_held:
-        for place, grant in enumerate(held.allocation.grants):
-            by_device.setdefault(grant.gpu_uuid, []).append((held, place))
-    for uuid, sharing in by_device.items():
-        limits = sum(held.allocation.grants[place].limit_share_ppm for held, place in sharing)
-        crowded = len(sharing) > 1 and limits > SHARE_FULL_PPM
-        if not crowded and not any(_borrows(held) for held, _ in sharing):
-            continue
+    for uuid, sharing in shared.items():
         demands = [_demand(held, place, at) for held, place in sharing]
         used = foreign.get(uuid, 0.0)
         for (held, place), share in zip(sharing, contract(demands, foreign=used), strict=True):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hypervisor.allocations import Allocations, measuring
+from hypervisor.allocations import Allocations, measuring, rounds
 from hypervisor.allocations.processes import ProcessTable
 from hypervisor.limits import MessageCode
 from hypervisor.model import (
@@ -535,7 +535,8 @@ def test_a_slot_that_nobody_can_look_up_keeps_no_allocation(node: Node, phase: i
     assert allocations.all == ()
 
 
-def test_every_step_leaves_a_sign_of_life(node: Node) -> None:
+def test_steps_leave_signs_of_life_also_without_a_new_reading(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "BEAT_SECONDS", 0.0)
     allocations = node.start()
     allocation, _ = allocations.allocate(pod(), inventory(device(0)))
     shm = allocations._held[allocation.uid].files.shm  # type: ignore[union-attr]
