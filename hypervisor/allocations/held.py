@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-
 from typing import TYPE_CHECKING
 
 from hypervisor.allocations.counters import CounterMemory

@@ -102,6 +102,19 @@ class Fleet:
                 requests.append(wire.Attach(index=index))
         return requests
 
+    def preparable(self) -> list[wire.Attach]:
+        """What a reader that stands by attaches. Divided cards are left to their time: how they are changes."""
+        return [
+            wire.Attach(bus_id=card.bus_id)
+            for card in self.cards.values()
+            if card.bus_id and card.attached and not (card.detached or card.mig_enabled or self.is_suspect(card.slot))
+        ]
+
+    def take_over(self, slots: Collection[str]) -> None:
+        """A reader that stood by is the one that reads, with these cards attached."""
+        for card in self.cards.values():
+            card.attached = card.slot in slots and not (card.detached or self.is_suspect(card.slot))
+
     def attaches_due(self, *, now: float) -> list[wire.Attach]:
         """Cards to try again in this round, and cards whose facts are to be asked anew."""
         due = [wire.Attach(index=index) for index, hole in self.holes.items() if hole.due_at <= now]

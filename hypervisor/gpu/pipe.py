@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,17 +40,50 @@ class ReaderProcess:
         self._requests = requests
         self._replies = replies
         self._received = bytearray()
+        self._schedules: list[int] | None = None  # open files, one a thread
+        self.owes = False  # a reply to a request whose asker was cancelled, or waited in vain
+
+    @classmethod
+    def of(cls, process: trio.Process) -> ReaderProcess:
+        """By the pipes of a process that start_process gave."""
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("pipes were asked for")
+        return cls(process, process.stdin, process.stdout)
+
+    @property
+    def name(self) -> str:
+        """Which reader it is, beside others of the same daemon."""
+        return f"reader {self.process.pid}"
+
+    def starved_seconds(self) -> float:
+        """How long its threads have waited for a CPU so far, which no driver is to blame for; 0 where that is not told.
+
+        To be asked after the first reply only: by then it has all its threads.
+        """
+        if self._schedules is None:
+            self._schedules = _schedules(self.process.pid)
+        try:
+            return sum(int(os.pread(each, 64, 0).split()[1]) for each in self._schedules) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
+    def close(self) -> None:
+        """Let go of what was opened to watch the process."""
+        for each in self._schedules or ():
+            os.close(each)
+        self._schedules = []
 
     async def ask(self, request: wire.Request, *, timeout: float) -> wire.Reply:
         """The reply to a request.
 
         Raises ReaderHungError after `timeout` seconds and ReaderGoneError when the process is gone. After either, and
-        after a cancellation, the process has to be ended, or its reply taken with `reply`.
+        after a cancellation, the process has to be ended, or its reply taken with `reply` where it owes one.
         """
         try:
             with trio.move_on_after(timeout):
                 # Far smaller than a pipe, which is empty between two requests: this is sent whole or not at all.
                 await self._requests.send_all(wire.frame(request))
+                self.owes = True
                 return await self._receive()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ReaderGoneError("it ended while it was asked") from error
@@ -78,10 +113,19 @@ class ReaderProcess:
         end = wire.LENGTH.size + length
         body = bytes(self._received[wire.LENGTH.size : end])
         del self._received[:end]
+        self.owes = False
         try:
             return wire.reply_decoder.decode(body)
         except msgspec.DecodeError as error:
             raise ReaderGoneError(f"its reply can't be read: {error}") from error
+
+
+def _schedules(pid: int) -> list[int]:
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [os.open(task / "schedstat", os.O_RDONLY | os.O_CLOEXEC) for task in tasks]
+    except OSError:
+        return []  # it is gone, or the kernel keeps no such account
 
 
 async def start_process(environment: Mapping[str, str]) -> trio.Process:
@@ -98,25 +142,30 @@ async def start_process(environment: Mapping[str, str]) -> trio.Process:
 
 @asynccontextmanager
 async def open_reader_process(
-    environment: Mapping[str, str], lingering: LingeringProcesses, *, spare: trio.Process | None = None
+    environment: Mapping[str, str], lingering: LingeringProcesses, *, taken: ReaderProcess | None = None
 ) -> AsyncIterator[ReaderProcess]:
-    """A gpu-reader for the length of the block, killed at its end: the spare where there is one. Raises OSError.
-
-    The end waits a second for the process to be gone, also when cancelled, and then hands it to `lingering`: a process
-    that hangs in the driver can't be ended before the driver lets it go.
-    """
-    process = spare or await start_process(environment)
-    if process.stdin is None or process.stdout is None:
-        raise AssertionError("pipes were asked for")
+    """A gpu-reader for the length of the block, killed at its end: the one that was taken over from a spare, or a new
+    one. Raises OSError. The end is that of end()."""
+    reader = taken or ReaderProcess.of(await start_process(environment))
     try:
-        async with process.stdin, process.stdout:
-            yield ReaderProcess(process, process.stdin, process.stdout)
+        yield reader
     finally:
-        process.kill()
-        with trio.move_on_after(END_SECONDS, shield=True):
+        reader.close()
+        await end(reader.process, lingering)
+
+
+async def end(process: trio.Process, lingering: LingeringProcesses) -> None:
+    """Kill a process and wait a second for it to be gone, also when cancelled; then it is handed to `lingering`: one
+    that hangs in the driver can't be ended before the driver lets it go."""
+    process.kill()
+    with trio.CancelScope(shield=True):
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                await pipe.aclose()
+        with trio.move_on_after(END_SECONDS):
             await process.wait()
-        if process.returncode is None:
-            lingering.add(process)
+    if process.returncode is None:
+        lingering.add(process)
 
 
 class LingeringProcesses:

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from hypervisor.config import Settings
-from hypervisor.gpu import failures
+from hypervisor.gpu import failures, wire
 from hypervisor.gpu.catalogue import Catalogue
 from hypervisor.gpu.conditions import Finding
 from hypervisor.gpu.failures import UnusableError
@@ -24,8 +24,8 @@ from hypervisor.gpu.holders import holders_of
 from hypervisor.gpu.mig_control import MigControl, PhysicalCard
 from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import LingeringProcesses, ReaderGoneError, ReaderHungError, open_reader_process
-from hypervisor.gpu.session import AnsweredLateError, Known, Session, Turn
-from hypervisor.gpu.spare import Spare
+from hypervisor.gpu.session import AnsweredLateError, Known, Session, Turn, driver_of
+from hypervisor.gpu.spare import Spare, Work
 from hypervisor.gpu.statistics import GpuReaderStatistics
 from hypervisor.model.busy import BusyWindow
 from hypervisor.model.health import HealthCode
@@ -90,7 +90,13 @@ class GpuReader:
         fleet = Fleet(simulated=bool(settings.simulate) or "SIM_MACHINE" in environment)
         self._known = Known(settings, environment, Observer(catalogue), fleet, health)
         self._lingering = lingering
-        self._spare = Spare(environment)
+        work = Work(
+            cards=fleet.preparable,
+            driver=partial(driver_of, self._known),
+            on_events=self._on_spare_events,
+            seconds=lambda: self._known.settings.reading_interval_seconds,
+        )
+        self._spare = Spare(environment, lingering, work)
         self._trouble: Finding | None = Finding(HealthCode.STARTING, "the driver has not answered yet")
         self._readers: dict[trio.CancelScope, trio.Event] = {}  # with an event for the end of each
         self._pause_scope = trio.CancelScope()
@@ -131,6 +137,7 @@ class GpuReader:
         self._publish()
         for ended in holders:
             await ended.wait()
+        await self._spare.discard()
         await self._lingering.wait_none()
 
     async def attach(self, uuid: str) -> None:
@@ -227,6 +234,7 @@ class GpuReader:
             lingering=self._lingering.count,
             health=known.health.statistics(),
             nameplate_bytes=known.observer.nameplates(known.fleet),
+            stands_by=self._spare.ready,
         )
 
     # ---- the life of readers ----
@@ -261,6 +269,10 @@ class GpuReader:
             if known.health.look(known.fleet, now=time.monotonic(), wall_time=time.time()):
                 self._publish()
 
+    def _on_spare_events(self, done: wire.EventsDone, reader: str) -> None:
+        known = self._known
+        known.health.on_events(done, known.fleet, reader=reader, now=time.monotonic(), wall_time=time.time())
+
     async def _one_reader(self, turn: Turn) -> None:
         """Run one reader until it fails or is to be renewed; the turn says what went wrong, if anything."""
         scope = trio.CancelScope()
@@ -271,6 +283,7 @@ class GpuReader:
         except AnsweredLateError:
             pass
         except UnusableError as error:
+            self._spare.drop()
             turn.finding = error.finding
         except ReaderHungError as error:
             self._known.counters.hangs += 1
@@ -289,8 +302,9 @@ class GpuReader:
 
     async def _read_with(self, turn: Turn) -> None:
         counters = self._known.counters
-        spare = self._spare.take()
-        async with open_reader_process(self._known.environment, self._lingering, spare=spare) as process:
+        prepared = await self._spare.take()
+        taken = prepared.process if prepared is not None else None
+        async with open_reader_process(self._known.environment, self._lingering, taken=taken) as process:
             counters.starts += 1
             rounds = counters.rounds
             pid = counters.child_pid = process.process.pid
@@ -300,9 +314,10 @@ class GpuReader:
                 if counters.rounds >= rounds + SPARE_ROUNDS:
                     self._spare.prepare()
 
-            session = Session(self._known, process, publish=good_round, hand_over=turn.over.set)
+            session = Session(self._known, process, publish=good_round, hand_over=turn.over.set, prepared=prepared)
             try:
                 await session.run()
+                self._spare.drop()  # NVML is to be started anew, so nobody may go on with how it was
             finally:
                 if counters.child_pid == pid:
                     counters.child_pid = None
@@ -310,6 +325,7 @@ class GpuReader:
     def _renew(self) -> None:
         for scope in self._readers:
             scope.cancel()
+        self._spare.drop()
         self._pause_scope.cancel()
 
     # ---- what is published ----

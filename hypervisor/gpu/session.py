@@ -19,6 +19,7 @@ from hypervisor.gpu.health.monitor import HealthMonitor
 from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import ReaderGoneError, ReaderHungError, ReaderProcess
 from hypervisor.gpu.slots import EVENTS_SLOT, slot_of
+from hypervisor.gpu.spare import Prepared
 from hypervisor.gpu.statistics import Counters
 from hypervisor.model.busy import BusyWindow
 from hypervisor.model.health import HealthState
@@ -28,10 +29,14 @@ Expected = TypeVar("Expected", bound=wire.Reply)
 HOST_MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 # Between two looks whether the driver was exchanged under us.
 DRIVER_SECONDS = 5.0
-# A reading takes milliseconds. After this the other GPUs are given to another reader, while this one waits on.
-SLOW_SECONDS = 0.6
+# A reading takes milliseconds. After this the other GPUs are given to another reader, while this one waits on. Time in
+# which the reader had no CPU does not count: another one would have none either.
+SLOW_SECONDS = 0.4
+# Opening a card and asking for its state are many calls, and rare.
+SLOW_STATE_SECONDS = 0.6
 # Between two looks at the samples of processes: the shortest window of a driver.
 SAMPLING_SECONDS = 1 / 6
+LEAST_WAIT_SECONDS = 0.01
 # Opening a GPU that sleeps takes the driver seconds.
 START_PATIENCE = 3
 # While a GPU is lost, NVML is started anew from time to time: only then does it see that a reset brought it back.
@@ -59,6 +64,17 @@ class Known:
     renewal_seconds: float = FIRST_RENEWAL_SECONDS
 
 
+def driver_of(known: Known, opened: wire.Opened | None = None) -> object:
+    """What tells one driver from the next: the library's file, and the module's version."""
+    opened = opened or known.opened
+    try:
+        file = os.stat(opened.library if opened else "")  # noqa: PTH116 - an empty name is no file; Path makes it "."
+        library = (file.st_dev, file.st_ino, file.st_mtime_ns)
+    except OSError:
+        library = None
+    return library, known.health.module_version(known.fleet)
+
+
 class Session:
     """One reader at work.
 
@@ -67,10 +83,17 @@ class Session:
     """
 
     def __init__(
-        self, known: Known, process: ReaderProcess, *, publish: Callable[[], None], hand_over: Callable[[], None]
+        self,
+        known: Known,
+        process: ReaderProcess,
+        *,
+        publish: Callable[[], None],
+        hand_over: Callable[[], None],
+        prepared: Prepared | None = None,
     ) -> None:
         self._known = known
         self._process = process
+        self._prepared = prepared
         self._publish = publish
         self._hand_over = hand_over
         self._takes_over = known.counters.rounds > 0
@@ -80,6 +103,27 @@ class Session:
 
         Raises UnusableError, ReaderHungError, ReaderGoneError or AnsweredLateError.
         """
+        driver = await (self._open() if self._prepared is None else self._take_over(self._prepared))
+        fleet = self._known.fleet
+        renew_at = time.monotonic() + self._known.renewal_seconds
+        look_at = time.monotonic() + DRIVER_SECONDS
+        while True:
+            begun = time.monotonic()
+            if begun >= look_at:
+                look_at = begun + DRIVER_SECONDS
+                if driver_of(self._known) != driver:
+                    return  # the library or the module is another one: only a new reader can use it
+            await self._round(begun)
+            if not fleet.any_lost():
+                self._known.renewal_seconds = FIRST_RENEWAL_SECONDS
+            elif time.monotonic() >= renew_at:
+                self._known.renewal_seconds = min(self._known.renewal_seconds * 2, MOST_RENEWAL_SECONDS)
+                return
+            interval = self._known.settings.reading_interval_seconds
+            await self._between_rounds(begun, begun + interval)
+
+    async def _open(self) -> object:
+        """Start NVML and attach all cards; gives the driver that they are read by."""
         fleet = self._known.fleet
         opened = self._known.opened = await self._ask(wire.Open(), wire.Opened)
         fleet.simulated = opened.simulated
@@ -90,22 +134,25 @@ class Session:
         slow = self._known.settings.reading_timeout_seconds
         await self._attach(fleet.plan(count, now=time.monotonic()), slow=slow)
         await self._attach(fleet.unattached(now=time.monotonic()), slow=slow)
-        renew_at = time.monotonic() + self._known.renewal_seconds
-        driver, look_at = self._driver(opened), time.monotonic() + DRIVER_SECONDS
-        while True:
-            begun = time.monotonic()
-            if begun >= look_at:
-                look_at = begun + DRIVER_SECONDS
-                if self._driver(opened) != driver:
-                    return  # the library or the module is another one: only a new reader can use it
-            await self._round(begun)
-            if not fleet.any_lost():
-                self._known.renewal_seconds = FIRST_RENEWAL_SECONDS
-            elif time.monotonic() >= renew_at:
-                self._known.renewal_seconds = min(self._known.renewal_seconds * 2, MOST_RENEWAL_SECONDS)
-                return
-            interval = self._known.settings.reading_interval_seconds
-            await self._between_rounds(begun, begun + interval)
+        return driver_of(self._known)
+
+    async def _take_over(self, prepared: Prepared) -> object:
+        """Go on with what the reader has attached while it stood by."""
+        fleet = self._known.fleet
+        self._known.opened = prepared.opened
+        if self._process.owes:
+            told = await self._process.reply(timeout=SLOW_SECONDS)
+            if isinstance(told, wire.EventsDone):
+                self._on_events(told)
+        self._known.health.on_new_reader()
+        fleet.take_over(prepared.slots)
+        await self._attach(fleet.unattached(now=time.monotonic()), slow=SLOW_STATE_SECONDS)
+        return prepared.driver
+
+    def _on_events(self, done: wire.EventsDone) -> None:
+        self._known.health.on_events(
+            done, self._known.fleet, reader=self._process.name, now=time.monotonic(), wall_time=time.time()
+        )
 
     async def _between_rounds(self, begun: float, until: float) -> None:
         """Wait, and look at the samples of processes meanwhile, where somebody asks for them."""
@@ -134,19 +181,10 @@ class Session:
             else:
                 known.windows.pop(card.uuid, None)
 
-    def _driver(self, opened: wire.Opened) -> object:
-        """What tells one driver from the next: the library's file, and the module's version."""
-        try:
-            file = os.stat(opened.library)  # noqa: PTH116 - an empty name is no file, and Path would make it "."
-            library = (file.st_dev, file.st_ino, file.st_mtime_ns)
-        except OSError:
-            library = None
-        return library, self._known.health.module_version(self._known.fleet)
-
     async def _round(self, begun: float) -> None:
         fleet, counters = self._known.fleet, self._known.counters
         due = fleet.attaches_due(now=begun)
-        await self._attach([each for each in due if not fleet.is_suspect(slot_of(each))], slow=SLOW_SECONDS)
+        await self._attach([each for each in due if not fleet.is_suspect(slot_of(each))], slow=SLOW_STATE_SECONDS)
         cards = fleet.cards_to_read()
         await self._read(cards)
         fleet.finish_round([card.slot for card in cards])
@@ -165,7 +203,7 @@ class Session:
         counters.last_round_seconds = time.monotonic() - begun
         self._publish()
         # What has hung before may hang again: it comes when all others are read and told.
-        await self._attach([each for each in due if fleet.is_suspect(slot_of(each))], slow=SLOW_SECONDS)
+        await self._attach([each for each in due if fleet.is_suspect(slot_of(each))], slow=SLOW_STATE_SECONDS)
         await self._read(fleet.suspects_to_read(now=begun))
 
     async def _read(self, cards: Sequence[CardState]) -> None:
@@ -191,13 +229,13 @@ class Session:
         """Events first: they say whose state is to be read at once."""
         fleet, health = self._known.fleet, self._known.health
         if not fleet.quarantined(EVENTS_SLOT, now=begun):
-            done = await self._ask(wire.Events(), wire.EventsDone, slow=SLOW_SECONDS)
+            done = await self._ask(wire.Events(), wire.EventsDone, slow=SLOW_STATE_SECONDS)
             fleet.on_answer(EVENTS_SLOT)
-            health.on_events(done, fleet, now=time.monotonic(), wall_time=time.time())
+            self._on_events(done)
         for card in fleet.cards_to_read():
             readable = fleet.records[card.uuid].health is HealthState.HEALTHY
             if readable and health.is_due(card, now=begun):
-                told = await self._ask(wire.Health(card.slot), wire.HealthDone, slow=SLOW_SECONDS)
+                told = await self._ask(wire.Health(card.slot), wire.HealthDone, slow=SLOW_STATE_SECONDS)
                 health.on_facts(card, told, fleet, now=time.monotonic())
 
     async def _attach(self, requests: list[wire.Attach], *, slow: float) -> None:
@@ -209,7 +247,7 @@ class Session:
         fleet = self._known.fleet
         fleet.survey_due_at = time.monotonic() + SURVEY_SECONDS
         for card in fleet.cards_to_read():
-            fleet.on_surveyed(card, await self._ask(wire.Survey(card.slot), wire.Surveyed, slow=SLOW_SECONDS))
+            fleet.on_surveyed(card, await self._ask(wire.Survey(card.slot), wire.Surveyed, slow=SLOW_STATE_SECONDS))
 
     async def _ask(self, request: wire.Request, expected: type[Expected], *, slow: float | None = None) -> Expected:
         """The reply; after `slow` seconds the GPUs that the request is not about go on with another reader."""
@@ -233,12 +271,21 @@ class Session:
         return reply
 
     async def _ask_beside_others(self, request: wire.Request, slot: str, slow: float, patience: float) -> wire.Reply:
-        try:
-            return await self._process.ask(request, timeout=slow)
-        except ReaderHungError:
-            self._known.fleet.on_suspect(slot, until=time.monotonic() + patience)
-            self._hand_over()
-        await self._process.reply(timeout=patience - slow)
+        begun, starved = time.monotonic(), self._process.starved_seconds()
+        wait, asked = slow, False
+        while wait > 0:
+            try:
+                if asked:
+                    return await self._process.reply(timeout=wait)
+                asked = True
+                return await self._process.ask(request, timeout=wait)
+            except ReaderHungError:
+                had_none = self._process.starved_seconds() - starved
+                wait = min(slow + had_none, patience / 2) - (time.monotonic() - begun)
+                wait = wait if wait > LEAST_WAIT_SECONDS else 0.0
+        self._known.fleet.on_suspect(slot, until=time.monotonic() + patience)
+        self._hand_over()
+        await self._process.reply(timeout=max(patience - (time.monotonic() - begun), slow))
         self._known.fleet.on_late_answer(slot, now=time.monotonic())
         raise AnsweredLateError
 

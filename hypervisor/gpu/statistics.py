@@ -16,8 +16,8 @@ class GpuReaderStatistics:
     calls are NVML calls by name and code (negative codes are ours: see codes.py), call_seconds the time in them by
     name; a call that hung is in hangs and not in calls. rejected_readings counts readings that were not believed, by
     UUID, field and reason (failed, zero, range, mismatch). nameplate_bytes is the memory of each card's model by the
-    catalogue. child_pid is None while no reader runs; lingering_children
-    were killed and have not ended.
+    catalogue. child_pid is None while no reader runs; lingering_children were killed and have not ended; stands_by says
+    whether another reader could take over at once.
     """
 
     child_pid: int | None
@@ -32,6 +32,7 @@ class GpuReaderStatistics:
     rejected_readings: Mapping[tuple[str, str, str], int]
     health: HealthStatistics
     nameplate_bytes: Mapping[str, int] = field(default_factory=dict)
+    stands_by: bool = False
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class Counters:
             self.rejected[key] = self.rejected.get(key, 0) + 1
 
     def copy(
-        self, *, lingering: int, health: HealthStatistics, nameplate_bytes: Mapping[str, int]
+        self, *, lingering: int, health: HealthStatistics, nameplate_bytes: Mapping[str, int], stands_by: bool
     ) -> GpuReaderStatistics:
         """The counters as they are now."""
         return GpuReaderStatistics(
@@ -78,4 +79,5 @@ class Counters:
             rejected_readings=dict(self.rejected),
             health=health,
             nameplate_bytes=nameplate_bytes,
+            stands_by=stands_by,
         )

@@ -26,15 +26,15 @@ from hypervisor.gpu.health.machine import CardHealth, Rules, Xid
 from hypervisor.gpu.health.memory import HealthMemory
 from hypervisor.gpu.health.occurrence import Occurrence, OccurrenceKind, Occurrences
 from hypervisor.gpu.health.policy import XidClass
+from hypervisor.gpu.health.told import ToldXids
 from hypervisor.model.health import HealthCode, HealthState
 
 # Between two state reads of a card that is well; while something is in doubt, each round reads.
 READ_SECONDS = 5.0
 # Between two looks at the list of the bus, and at the module's version.
 BUS_SECONDS = 5.0
-# An event and a line of the log are about the same error when they come this close to each other.
-SAME_SECONDS = 2.0
-MOST_SERIES = 512  # of Xid numbers by card: the driver could make up any number of them
+MOST_EARLY = 512  # lines of the log about cards that are not known yet
+LOG = "log"  # the kernel's log as the source of an Xid; each reader is another
 QUIET_FACTOR = 20.0  # an Xid must be silent for so many times the hold
 
 
@@ -102,10 +102,8 @@ class HealthMonitor:
         kept, sequence = self._memory.load()
         self._cards = {uuid: _Card(health=health) for uuid, health in kept.items()}
         self._log = KernelLog(self._host.kernel_log, after=sequence)
-        self._early: deque[LogFinding] = deque(maxlen=MOST_SERIES)  # of cards that are not known yet
-        self._recent: deque[tuple[str, int, float, str]] = deque(maxlen=64)
-        self._xids: Counter[tuple[str, int]] = Counter()
-        self._xid_last: dict[tuple[str, int], float] = {}
+        self._early: deque[LogFinding] = deque(maxlen=MOST_EARLY)  # of cards that are not known yet
+        self._told = ToldXids()
         self._transitions: Counter[tuple[str, str, str, str]] = Counter()
         self._bus: tuple[BusGpu, ...] | None = None
         self._bus_due_at = 0.0
@@ -145,8 +143,8 @@ class HealthMonitor:
         in_doubt = bool(known.health.standings)
         known.due_at = now if in_doubt else now + READ_SECONDS
 
-    def on_events(self, done: wire.EventsDone, fleet: Fleet, *, now: float, wall_time: float) -> None:
-        """Events of NVML."""
+    def on_events(self, done: wire.EventsDone, fleet: Fleet, *, reader: str, now: float, wall_time: float) -> None:
+        """Events of NVML, as one of the readers has them: each reader is given all of them."""
         self._events_failure = done.code
         for event in done.events:
             card = fleet.cards.get(event.slot)
@@ -154,7 +152,7 @@ class HealthMonitor:
                 continue
             self._of(card.uuid).due_at = 0.0
             if event.kind == EVENT_XID and 0 < event.data <= policy.MOST_XID:
-                self._on_xid(card, Xid(number=event.data, at=now), "event", now=now, wall_time=wall_time)
+                self._on_xid(card, Xid(number=event.data, at=now), reader, now=now, wall_time=wall_time)
 
     def on_reading(self, card: CardState, told: wire.DeviceReadings, fleet: Fleet) -> None:
         """What a reading says besides its figures: why the clocks are low, and whether the card was reset.
@@ -212,9 +210,9 @@ class HealthMonitor:
         if finding.kind is LogKind.XID:
             owner = self.owner_of(finding.pid) if finding.pid is not None else ""
             xid = Xid(number=finding.number, at=at, text=finding.text, owner=owner)
-            self._on_xid(card, xid, "log", now=now, wall_time=wall_time, pid=finding.pid, name=finding.name)
+            self._on_xid(card, xid, LOG, now=now, wall_time=wall_time, pid=finding.pid, name=finding.name)
         elif finding.kind is LogKind.OFF_BUS:
-            self._on_xid(card, Xid(number=79, at=at, text="told without a number"), "log", now=now, wall_time=wall_time)
+            self._on_xid(card, Xid(number=79, at=at, text="told without a number"), LOG, now=now, wall_time=wall_time)
         elif finding.kind is LogKind.INIT_FAILED:
             text = f"the driver can't start the card: RmInitAdapter failed{finding.text}"
             known.health = machine.on_pulse(
@@ -259,12 +257,9 @@ class HealthMonitor:
         pid: int | None = None,
         name: str = "",
     ) -> None:
-        if self._is_told(card.uuid, xid, source):
+        if not self._told.is_news(card.uuid, xid, source, interval=self._settings.reading_interval_seconds):
             return
-        key = (card.uuid, xid.number)
-        if key in self._xids or len(self._xids) < MOST_SERIES:
-            self._xids[key] += 1
-            self._xid_last[key] = wall_time - (now - xid.at)
+        self._told.count(card.uuid, xid.number, wall_at=wall_time - (now - xid.at))
         known = self._of(card.uuid)
         known.health = machine.on_xid(known.health, xid, self._policy)
         kind = self._policy.class_of(xid.number)
@@ -279,19 +274,9 @@ class HealthMonitor:
                 warning=kind is not XidClass.IGNORE,
                 pid=pid,
                 blames_owner=kind is XidClass.APPLICATION,
-                fields=(("xid", str(xid.number)), ("class", kind.value), ("source", source)),
+                fields=(("xid", str(xid.number)), ("class", kind.value), ("source", LOG if source == LOG else "event")),
             )
         )
-
-    def _is_told(self, uuid: str, xid: Xid, source: str) -> bool:
-        """Whether the other source has told of it; each tells once of each error."""
-        window = SAME_SECONDS + self._settings.reading_interval_seconds
-        for told in self._recent:
-            if told[:2] == (uuid, xid.number) and told[3] != source and abs(told[2] - xid.at) <= window:
-                self._recent.remove(told)
-                return True
-        self._recent.append((uuid, xid.number, xid.at, source))
-        return False
 
     def _tell_ecc(self, card: CardState, before: HealthFacts, after: HealthFacts) -> None:
         old, new = before.ecc_uncorrected_volatile, after.ecc_uncorrected_volatile
@@ -381,8 +366,8 @@ class HealthMonitor:
             circuits=dict(self._breakers.circuits),
             capacity_guard_trips=self._breakers.capacity.trips,
             capacity_held=bool(self._breakers.capacity.holding),
-            xids=dict(self._xids),
-            xid_last_at=dict(self._xid_last),
+            xids=dict(self._told.counts),
+            xid_last_at=dict(self._told.last_at),
             transitions=dict(self._transitions),
             facts={uuid: known.known for uuid, known in self._cards.items() if known.known != NO_FACTS},
             log_records=self._log.records,

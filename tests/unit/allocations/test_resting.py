@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,7 +100,9 @@ def test_changed_limits_end_the_rest(node: Node, worked_out: list[int]) -> None:
     for _ in range(STILL_ROUNDS + 2):
         allocations.step(inventory(device(0)))
     before = len(worked_out)
-    allocations.update_limits("job", (request("0", compute=percent(20), vram=GIB),), inventory(device(0)), expected=None)
+    allocations.update_limits(
+        "job", (request("0", compute=percent(20), vram=GIB),), inventory(device(0)), expected=None
+    )
     allocations.step(inventory(device(0)))
     assert len(worked_out) == before + 1
 

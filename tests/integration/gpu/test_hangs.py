@@ -1,0 +1,184 @@
+"""A hang of each function of NVML that the reader calls about a card, in turn: the other cards never wait for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import trio
+
+from hypervisor.gpu import GpuReader
+from hypervisor.gpu.health.occurrence import OccurrenceKind
+from hypervisor.model import Inventory
+from tests.integration.gpu.conftest import Simulated, good_round, quick, reading, until
+
+INTERVAL_SECONDS = 0.2
+HUNG = 3
+# What a hang may add to the age of the others' figures, as the issue has it.
+MOST_SECONDS = 1.0
+# All that the reader calls about a card; that it is all is what the first test shows.
+CALLS = (
+    "nvmlDeviceGetArchitecture",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetCpuAffinity",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetGpuFabricInfoV",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetHandleByPciBusId_v2",
+    "nvmlDeviceGetIndex",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    "nvmlDeviceGetMaxClockInfo",
+    "nvmlDeviceGetMemoryAffinity",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetNumGpuCores",
+    "nvmlDeviceGetNvLinkRemoteDeviceType",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetNvLinkVersion",
+    "nvmlDeviceGetP2PStatus",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetPcieReplayCounter",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetProcessUtilization",
+    "nvmlDeviceGetRemappedRows",
+    "nvmlDeviceGetSerial",
+    "nvmlDeviceGetSupportedEventTypes",
+    "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetTotalEccErrors",
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetUnrepairableMemoryFlag_v1",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetVbiosVersion",
+    "nvmlDeviceGetVirtualizationMode",
+    "nvmlDeviceRegisterEvents",
+)
+# Only a first reader opens cards by their number; who comes later knows their addresses.
+FIRST_ONLY = {"nvmlDeviceGetHandleByIndex_v2"}
+OF_THE_NODE = {"nvmlDeviceGetCount_v2"}
+
+
+def test_the_table_has_all_that_the_reader_calls(h100: Simulated) -> None:
+    async def main() -> None:
+        async with reading(h100) as reader:
+            await until(reader, lambda _: reader.statistics().stands_by)
+            first = (await good_round(reader)).devices[0].identity.uuid
+            await reader.detach(first)
+            await reader.attach(first)
+            await good_round(reader)
+            called = {name for name, code in reader.statistics().calls if name.startswith("nvmlDevice") and code != 3}
+            assert called - OF_THE_NODE == set(CALLS)
+
+    trio.run(main)
+
+
+def oldest(inventory: Inventory) -> float:
+    """Age of the oldest figure of the cards that don't hang, in seconds."""
+    now = time.monotonic()
+    return max(
+        now - device.readings.memory_used_bytes.observed_at
+        for device in inventory.devices
+        if device.identity.index != HUNG
+    )
+
+
+async def worst(reader: GpuReader, seconds: float) -> tuple[float, float]:
+    """For so long, the greatest age that anybody could have seen, and the longest time that anybody had to wait."""
+    age = lag = 0.0
+    last = begun = time.monotonic()
+    while last - begun < seconds:
+        age = max(age, oldest(reader.inventory))
+        await trio.sleep(0.01)
+        lag, last = max(lag, time.monotonic() - last), time.monotonic()
+    return age, lag
+
+
+async def added(simulated: Simulated, fault: str, *, seconds: float, new_reader: bool = False) -> float:
+    """What a fault adds to the greatest age. new_reader: others are started, so that what comes first is called too."""
+    settings = quick(reading_interval_seconds=INTERVAL_SECONDS, reading_timeout_seconds=5.0)
+    async with reading(simulated, settings) as reader:
+        await good_round(reader)
+        await until(reader, lambda _: reader.statistics().stands_by)
+        calm, _ = await worst(reader, min(seconds / 2, 10.0))
+        number = simulated.fault(fault)
+        if new_reader:
+            reader._known.fleet.survey_due_at = 0.0
+            reader._spare.drop()  # the next one asks all that is asked of a card at first
+        hung, _ = await worst(reader, seconds)
+        assert [each["hits"] for each in simulated.machine.show()["faults"] if each["id"] == number] != [0]
+        return hung - calm
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetProcessUtilization"])
+def test_a_hang_takes_no_second_from_the_others(h100: Simulated, call: str) -> None:
+    assert trio.run(lambda: added(h100, f"gpu={HUNG},call={call},hang=forever", seconds=1.5)) <= MOST_SECONDS
+
+
+@pytest.mark.slow
+def test_a_driver_that_hangs_as_a_whole_blocks_nobody_who_asks(h100: Simulated) -> None:
+    """With the driver's own lock held no card can be read by anybody; what is known is told all the same."""
+
+    async def main() -> None:
+        async with reading(h100, quick(reading_timeout_seconds=2.0)) as reader:
+            before = await good_round(reader)
+            h100.fault(f"gpu={HUNG},call=nvmlDeviceGetMemoryInfo*,hang_lock=forever")
+            _, lag = await worst(reader, 15.0)
+            assert lag <= MOST_SECONDS
+            assert [each.vram_bytes.value for each in reader.inventory.devices] == [
+                each.vram_bytes.value for each in before.devices
+            ]
+
+    trio.run(main)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", sorted(set(CALLS) - FIRST_ONLY))
+def test_a_hang_of_each_call_takes_no_second_from_the_others(h100: Simulated, call: str) -> None:
+    fault = f"gpu={HUNG},call={call},hang=forever"
+    assert trio.run(lambda: added(h100, fault, seconds=6.0, new_reader=True)) <= MOST_SECONDS
+
+
+@pytest.mark.slow
+def test_a_hang_of_ten_minutes_takes_no_second_from_the_others(h100: Simulated) -> None:
+    fault = f"gpu={HUNG},call=nvmlDeviceGetMemoryInfo*,hang=600s"
+    assert trio.run(lambda: added(h100, fault, seconds=600.0)) <= MOST_SECONDS
+
+
+def test_what_happened_while_one_reader_hung_is_told_by_the_next(h100: Simulated) -> None:
+    """Events that lie in the set of a reader end with it: another one must have them too. And none is told twice."""
+
+    async def main() -> None:
+        settings = quick(reading_timeout_seconds=10.0)
+        async with reading(h100, settings) as reader:
+            await good_round(reader)
+            await until(reader, lambda _: reader.statistics().stands_by)
+            first = reader.statistics().child_pid
+            assert first is not None
+            h100.fault("gpu=1,xid=109")
+            uuid = next(each.identity.uuid for each in reader.inventory.devices if each.identity.index == 1)
+            await until(reader, lambda _: reader.statistics().health.xids.get((uuid, 109), 0) == 1)
+            os.kill(first, signal.SIGSTOP)  # as if it hung, with what happens now still to be taken
+            h100.fault("gpu=5,xid=109")
+            other = next(each.identity.uuid for each in reader.inventory.devices if each.identity.index == 5)
+            await until(reader, lambda _: reader.statistics().child_pid not in (None, first))
+            await until(reader, lambda _: (other, 109) in reader.statistics().health.xids)
+            for _ in range(3):
+                await good_round(reader)
+            xids = reader.statistics().health.xids
+            assert {key: count for key, count in xids.items() if count} == {(uuid, 109): 1, (other, 109): 1}
+            told = [each for each in await reader.next_occurrences() if each.kind is OccurrenceKind.XID]
+            assert sorted(each.gpu_uuid for each in told) == sorted((uuid, other))
+            os.kill(first, signal.SIGCONT)
+
+    trio.run(main)
