@@ -1,6 +1,9 @@
 """Which drivers a CUDA version runs on; pure.
 
-Minimum driver versions for Linux x86-64 are those of NVIDIA's CUDA release notes. Within a major version from 11 on
+Minimum driver versions for Linux x86-64 are those of the first release of each version in NVIDIA's CUDA release notes
+("CUDA Toolkit and Corresponding Driver Versions"; all rows up to 13.1 compared with the table of the 13.2 notes; 13.2 is
+the driver in the name of its installer, cuda_13.2.0_595.45.04_linux.run). The least drivers of a major version are those
+of NVIDIA's page on minor-version compatibility: from 580, from 525, and 450.80.02 for 11.x. Within a major version from 11 on
 an older driver of that major's first release runs all its minors, apart from what needs a newer one.
 """
 
@@ -35,6 +38,7 @@ _DRIVERS: Mapping[tuple[int, int], tuple[int, ...]] = {
     (12, 9): (575, 51, 3),
     (13, 0): (580, 65, 6),
     (13, 1): (590, 44, 1),
+    (13, 2): (595, 45, 4),
 }
 # Minor-version compatibility: the least driver for any minor of a major.
 _MAJOR_DRIVERS: Mapping[int, tuple[int, ...]] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}

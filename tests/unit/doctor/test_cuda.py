@@ -38,7 +38,8 @@ def test_minimum_drivers(driver: str, cuda: str, verdict: Verdict) -> None:
     assert judge(CudaRequirement("image", cuda), driver=driver, cuda="").verdict is verdict
 
 
-# The table of NVIDIA's CUDA release notes, Linux x86-64, the first release of each version.
+# The table of NVIDIA's CUDA release notes (those of 13.2), Linux x86-64, the first release of each version; 13.2 by the
+# name of its installer.
 RELEASE_NOTES = """
 10.0 410.48
 10.1 418.39
@@ -63,6 +64,7 @@ RELEASE_NOTES = """
 12.9 575.51.03
 13.0 580.65.06
 13.1 590.44.01
+13.2 595.45.04
 """
 
 
