@@ -1,10 +1,10 @@
 """Which drivers a CUDA version runs on; pure.
 
 Minimum driver versions for Linux x86-64 are those of the first release of each version in NVIDIA's CUDA release notes
-("CUDA Toolkit and Corresponding Driver Versions"; all rows up to 13.1 compared with the table of the 13.2 notes; 13.2 is
-the driver in the name of its installer, cuda_13.2.0_595.45.04_linux.run). The least drivers of a major version are those
-of NVIDIA's page on minor-version compatibility: from 580, from 525, and 450.80.02 for 11.x. Within a major version from 11 on
-an older driver of that major's first release runs all its minors, apart from what needs a newer one.
+("CUDA Toolkit and Corresponding Driver Versions"; all rows up to 13.1 were compared with the table of the 13.2 notes;
+13.2 is the driver in the name of its installer, cuda_13.2.0_595.45.04_linux.run). The least drivers of a major version
+are those of NVIDIA's page on minor-version compatibility: from 580, from 525, and 450.80.02 for 11.x. Within a major
+version from 11 on an older driver of that major's first release runs all its minors, apart from what needs a newer one.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ async def worst(reader: GpuReader, seconds: float) -> tuple[float, float]:
 
 
 async def added(simulated: Simulated, fault: str, *, seconds: float) -> float:
-    """What a fault adds to the greatest age; what readers call only at first is called by another one that stands by."""
+    """What a fault adds to the greatest age; what is called only at first, the next spare calls."""
     settings = quick(reading_interval_seconds=INTERVAL_SECONDS, reading_timeout_seconds=5.0)
     async with reading(simulated, settings) as reader:
         await good_round(reader)
