@@ -84,7 +84,7 @@ class Root:
             return Index()
         try:
             return msgspec.json.decode(text, type=Index)
-        except msgspec.ValidationError as error:
+        except msgspec.DecodeError as error:
             raise UnreadableError(INDEX, f"not an index of a bundle: {error}") from error
 
     def container(self, pid: int) -> Root:

@@ -37,6 +37,8 @@ SLOW_STATE_SECONDS = 0.6
 # Between two looks at the samples of processes: the shortest window of a driver.
 SAMPLING_SECONDS = 1 / 6
 LEAST_WAIT_SECONDS = 0.01
+# After this, what the round has read so far is told without waiting for the rest of it.
+EARLY_SECONDS = 0.1
 # Opening a GPU that sleeps takes the driver seconds.
 START_PATIENCE = 3
 # While a GPU is lost, NVML is started anew from time to time: only then does it see that a reset brought it back.
@@ -97,6 +99,7 @@ class Session:
         self._publish = publish
         self._hand_over = hand_over
         self._takes_over = known.counters.rounds > 0
+        self._untold = False  # all readings of a round are there, and not published yet
 
     async def run(self) -> None:
         """Read until NVML is to be started anew. Cancelling leaves the process to be ended.
@@ -189,11 +192,12 @@ class Session:
         await self._read(cards)
         fleet.finish_round([card.slot for card in cards])
         self._known.health.guard_capacity(fleet, now=time.monotonic())
+        self._untold = True
         if self._takes_over:
             # The others have waited for this reader long enough; the state of all cards, which it has yet to read, is
             # that of the reader before.
             self._takes_over = False
-            self._publish()
+            self._tell()
         await self._look_after_health(begun)
         if fleet.survey_due_at <= begun:
             await self._survey()
@@ -201,10 +205,17 @@ class Session:
         counters.add_calls((await self._ask(wire.Count(), wire.Counted)).calls)
         counters.rounds += 1
         counters.last_round_seconds = time.monotonic() - begun
+        self._untold = False
         self._publish()
         # What has hung before may hang again: it comes when all others are read and told.
         await self._attach([each for each in due if fleet.is_suspect(slot_of(each))], slow=SLOW_STATE_SECONDS)
         await self._read(fleet.suspects_to_read(now=begun))
+
+    def _tell(self) -> None:
+        """Publish the readings of this round, unless that was done."""
+        if self._untold:
+            self._untold = False
+            self._publish()
 
     async def _read(self, cards: Sequence[CardState]) -> None:
         fleet, counters = self._known.fleet, self._known.counters
@@ -272,7 +283,7 @@ class Session:
 
     async def _ask_beside_others(self, request: wire.Request, slot: str, slow: float, patience: float) -> wire.Reply:
         begun, starved = time.monotonic(), self._process.starved_seconds()
-        wait, asked = slow, False
+        wait, asked = min(EARLY_SECONDS, slow), False
         while wait > 0:
             try:
                 if asked:
@@ -280,6 +291,7 @@ class Session:
                 asked = True
                 return await self._process.ask(request, timeout=wait)
             except ReaderHungError:
+                self._tell()
                 had_none = self._process.starved_seconds() - starved
                 wait = min(slow + had_none, patience / 2) - (time.monotonic() - begun)
                 wait = wait if wait > LEAST_WAIT_SECONDS else 0.0

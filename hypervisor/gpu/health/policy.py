@@ -91,8 +91,8 @@ def _parse(text: str, name: str, *, unlisted: XidClass = XidClass.DEGRADED) -> X
             classes[number] = kind
     meanings = {}
     for key, meaning in _table(table, "meanings", name).items():
-        if not key.isascii() or not key.isdigit() or not isinstance(meaning, str):
-            raise PolicyError(f'the Xid policy {name}: a meaning is NUMBER = "text", not {key} = {meaning!r}')
+        if not key.isascii() or not key.isdigit() or len(key) > len(str(MOST_XID)) or not isinstance(meaning, str):
+            raise PolicyError(f'the Xid policy {name}: a meaning is NUMBER = "text", not {key[:40]} = {meaning!r}')
         meanings[int(key)] = meaning
     if "unlisted" in table:
         unlisted = _class(table["unlisted"], f"the Xid policy {name}: unlisted")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import tarfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +15,9 @@ import pytest
 from hypervisor.doctor.bundle import FACTS, record, write
 from hypervisor.doctor.diagnose import diagnose_node, diagnose_pod
 from hypervisor.doctor.facts import NodeFacts
-from hypervisor.doctor.kubernetes import Objects
+from hypervisor.doctor.kubernetes import DIRECTORY, Objects
 from hypervisor.doctor.redaction import redact
-from hypervisor.doctor.root import Recording, Root
+from hypervisor.doctor.root import INDEX, Recording, Root, UnreadableError
 from hypervisor.doctor.subject import NodeSubject
 from hypervisor.model import Diagnosis
 from tests.unit.doctor import driver_cases, kubelet_cases
@@ -133,3 +135,95 @@ def test_arguments_of_other_programs_stay_at_home(command: tuple[str, ...], left
 def test_a_variable_that_no_check_reads_keeps_its_name_only() -> None:
     told = redact("/proc/7/environ", words("HOME=/home/x", "CUDA_VERSION=12.4"))
     assert told == words("HOME=<removed>", "CUDA_VERSION=12.4")
+
+
+SECRET = "S3cr3tV4lueXYZ"
+SHAPES = (
+    f"password={SECRET}",
+    f"  password: {SECRET} and {SECRET}",
+    f'{{"a":"{{\\"password\\":\\"{SECRET}\\"}}"}}',
+    f'password: "ab\\"{SECRET}"',
+    f'secret: "abc\n{SECRET}"',
+    f"password: |\n  {SECRET}\n  {SECRET}\n",
+    f"tokens:\n- {SECRET}\n- {SECRET}b\n",
+    f"tokens: [{SECRET}, {SECRET}b]",
+    f"password => {SECRET}",
+    f"<password>{SECRET}</password>",
+    f"machine x login y password {SECRET}",
+    f"--db-password {SECRET}",
+    f"mysql -u root -p{SECRET}",
+    f"curl -u admin:{SECRET} http://x",
+    f"https://{SECRET}@host/x",
+    f"redis://:{SECRET}@host:6379/0",
+    f"https://s3/x?X-Amz-Signature={SECRET}&sig={SECRET}",
+    f"Authorization: Digest username=x, response={SECRET}",
+    f"Cookie: session={SECRET}; other={SECRET}",
+    f"client-key-data: {SECRET}",
+    f"DB_PASS={SECRET}",
+    f"DB_PWD={SECRET}",
+    f"passphrase: {SECRET}",
+    f"AccountKey={SECRET}==;EndpointSuffix=x",
+    f"signing_key: {SECRET}",
+    f"ENCRYPTION_KEY={SECRET}",
+    f"//registry/:_authToken={SECRET}",
+    f"user:$apr1${SECRET}",
+    f"github_pat_11ABC{SECRET}{SECRET}",
+    f"AIzaSyD{SECRET}{SECRET}",
+    f"SG.{SECRET}.{SECRET}",
+    f"-----BEGIN RSA PRIVATE KEY-----\nMIIE{SECRET}\n{SECRET}",
+    f"MIIEowIBAAKCAQEA{SECRET}ABCDEFGHIJKLMNOPQRSTUVWXYZ01\n-----END RSA PRIVATE KEY-----",
+)
+
+
+@pytest.mark.parametrize("text", SHAPES)
+def test_secrets_of_many_shapes(text: str) -> None:
+    assert SECRET not in redact("/var/log/x.log", text)
+
+
+def test_secrets_in_objects_of_the_cluster() -> None:
+    told = redact(
+        f"{DIRECTORY}/pods.json",
+        json.dumps(
+            {
+                "items": [
+                    {
+                        "metadata": {"annotations": {"example.com/api-token": SECRET, "tensor-fusion.ai/vram": "8Gi"}},
+                        "spec": {
+                            "volumes": [{"secret": {"secretName": "certificates"}}],
+                            "containers": [
+                                {
+                                    "args": ["--password", SECRET, "--gpu", "0"],
+                                    "env": [
+                                        {"name": "TF_TOKEN", "value": SECRET},
+                                        {"name": "TF_SHM_PATH", "value": "/run/x"},
+                                    ],
+                                }
+                            ],
+                        },
+                    }
+                ]
+            }
+        ),
+    )
+    assert SECRET not in told
+    assert all(word in told for word in ("8Gi", "certificates", "--gpu", "/run/x"))
+
+
+@pytest.mark.parametrize("text", ["-----BEGIN RSA----- ", "a.token-", "://a:", "--token-", 'password="', "bearer "])
+def test_a_hostile_text_costs_no_square_of_its_length(text: str) -> None:
+    def seconds(count: int) -> float:
+        begun = time.process_time()
+        redact("/var/log/x.log", text * count)
+        return time.process_time() - begun
+
+    # Four times the text may take eight times as long on a busy machine; by its square it would take sixteen.
+    assert min(seconds(4000) for _ in range(3)) < 12 * max(min(seconds(1000) for _ in range(3)), 0.001)
+
+
+def test_a_damaged_index_is_told(tmp_path: Path) -> None:
+    place = tmp_path / INDEX.lstrip("/")
+    place.parent.mkdir()
+    for content in ("", "{", "[1]", '{"nodes": 7}', "\x00"):
+        place.write_text(content)
+        with pytest.raises(UnreadableError, match="not an index"):
+            Root(tmp_path)
