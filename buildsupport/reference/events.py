@@ -1,36 +1,18 @@
-"""docs/events.md: the catalogue of hypervisor/model/event_reasons.py, and the reasons of this system below."""
+"""The tables of docs/events.md: the catalogue of hypervisor/model/event_reasons.py, and the reasons of this system
+below. The rest of the page is written by hand."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
-from buildsupport.reference.markdown import MADE, code, table
+from buildsupport.reference.markdown import code, table
 from hypervisor.model.event_reasons import EVENT_REASONS, Emitter, EventReason
 
-_HEAD = f"""# Events
-
-{MADE}
-
-An event is told once, after the fact, with the object's UID and the numbers that caused it. `hypervisor get events` shows those of a node or, asked of the aggregator, of all nodes; `--for gpu/UUID`, `--type Warning` and `-w` choose among them. In a cluster they are on the objects: `kubectl describe gpu NAME`, `kubectl get events --field-selector involvedObject.name=NAME`.
-
-## Where they are kept
-
-- On a node: a bounded journal on its disk, from which the aggregator is brought up to date. Events are delivered at least once and recognised by node, epoch and sequence, so that none is doubled.
-- SQLite: for `--event-retention-days` (7) and at most `--event-retention-count` (1 000 000).
-- Kubernetes: `events.k8s.io/v1`, for as long as the API server keeps them (an hour by default). What repeats within six minutes is one event with a count (`series`). At most 50 a second are written, 200 at once; the rest waits in the aggregator and then on the nodes, and holds up no object. What is no object of the API server, an allocation or a worker, is shown on its GPUNode. Events on Pods are written by the node itself, also without an aggregator, and only those.
-
-## Reasons of schedulers, operators and pools
-
-"declared" are the reasons whose causes lie in parts that this system does not have; nothing emits them about these objects.
-"""  # noqa: E501 - Markdown has one line a paragraph
-_TAIL = """
-`HypervisorCrashLoopRecreate`: a container of a hypervisor's Pod has restarted more than `--hypervisor-max-crash-count` times (5; 0 switches it off). The Pod is removed so that its DaemonSet makes it anew. The first time at once, then after 1, 2, 4 ... minutes, at most an hour apart; two hours without a crash loop begin anew. The message quotes how the container ended last, and its last line.
-
-`DriverProbeFailed`: a Job with the label `tensor-fusion.ai/component: driver-probe` has failed for good. A probe that comes to its end tells of it itself; the aggregator tells of those that never came so far.
-
-## Reasons of this system
-"""  # noqa: E501
+PAGE = Path(__file__).parents[2] / "docs/events.md"
+_MADE = re.compile(r"(<!-- made by make reference: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 # object -> reason -> when it is told
 OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
@@ -127,15 +109,19 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def document() -> str:
-    """The whole page."""
-    return "\n".join(_lines())
+    """The whole page: what is written by hand as it stands in the file, the tables as the code has them."""
+    made = {"catalogue": _catalogue, "own": _own}
+    return _MADE.sub(
+        lambda found: found[1] + "\n".join(made[found[2]]()) + "\n" + found[3], PAGE.read_text(encoding="utf-8")
+    )
 
 
-def _lines() -> Iterator[str]:
-    yield _HEAD
+def _catalogue() -> Iterator[str]:
     rows = (_row(each) for each in EVENT_REASONS.values())
-    yield from table(("reason", "type", "object", "fields", "told by"), rows)
-    yield _TAIL
+    return table(("reason", "type", "object", "fields", "told by"), rows)
+
+
+def _own() -> Iterator[str]:
     for kind, reasons in OWN.items():
         yield f"### About a {kind}\n"
         yield from table(("reason", "told when"), ((code(name), text) for name, text in reasons.items()))

@@ -100,6 +100,8 @@ def test_every_event_reason_in_the_code_is_on_the_page_and_no_other() -> None:
     told = reasons(PACKAGE)
     assert len(told) > 40
     assert sorted(set(told) - own - EVENT_REASONS.keys()) == []
+    page = (DOCS / "events.md").read_text(encoding="utf-8")
+    assert [reason for reason in own | EVENT_REASONS.keys() if f"| `{reason}` |" not in page] == []
     assert [reason for reason in own if not stands_in(PACKAGE, reason)] == []
 
 
