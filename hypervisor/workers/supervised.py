@@ -263,7 +263,10 @@ class Supervised:
         grace = self.spec.grace_seconds
         override = self.directory / "grace"
         if override.exists():
-            grace = int(override.read_text() or 0) / 1000
+            try:
+                grace = int(override.read_text()) / 1000
+            except ValueError:
+                log.warning("the grace of a stop can't be read", worker=self.spec.worker_id, path=str(override))
         await trio.sleep(grace + SHIM_LATE_SECONDS)
         send(descriptor, signal.SIGKILL)
         await trio.sleep_forever()

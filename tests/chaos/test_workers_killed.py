@@ -196,3 +196,18 @@ def test_a_full_disk_costs_lines_and_neither_the_worker_nor_how_it_ended(rig: Ri
             await until_phase(supervisor, "flood", WorkerPhase.STOPPED, 30)
 
     trio.run(body)
+
+
+def test_a_damaged_grace_stops_nobody_else(rig: Rig) -> None:
+    async def body() -> None:
+        async with rig.supervisor() as supervisor:
+            await supervisor.start(shell("one", "exec sleep 600", grace_seconds=0.1))
+            other = await supervisor.start(shell("other", "exec sleep 600", grace_seconds=0.1))
+            (rig.folder("one") / "grace").write_text("soon")
+            await supervisor.stop("one")
+            await until_phase(supervisor, "one", WorkerPhase.STOPPED, 30)
+            found = supervisor.find("other")
+            assert found is not None
+            assert found.pid == other.pid
+
+    trio.run(body)
