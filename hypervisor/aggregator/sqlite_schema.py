@@ -48,6 +48,10 @@ MIGRATIONS: Sequence[tuple[str, str]] = (
 )
 
 
+class NewerSchemaError(sqlite3.DatabaseError):
+    """A file that a newer program has written."""
+
+
 def migrate(database: sqlite3.Connection, *, now: float) -> None:
     """Bring the file to the newest schema. Raises sqlite3.Error, also for a file of a newer version, which it leaves.
 
@@ -59,7 +63,7 @@ def migrate(database: sqlite3.Connection, *, now: float) -> None:
     )
     applied = int(database.execute("SELECT coalesce(max(version), 0) FROM migrations").fetchone()[0])
     if applied > len(MIGRATIONS):
-        raise sqlite3.DatabaseError(f"its schema is version {applied}, and this program knows {len(MIGRATIONS)}")
+        raise NewerSchemaError(f"its schema is version {applied}, and this program knows {len(MIGRATIONS)}")
     for version, (description, statements) in enumerate(MIGRATIONS[applied:], start=applied + 1):
         # The values are ours, and executescript takes no parameters.
         record = f"INSERT INTO migrations VALUES ({version}, '{description}', {now});"  # noqa: S608

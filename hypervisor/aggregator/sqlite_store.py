@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hypervisor.aggregator.sqlite_schema import migrate
+from hypervisor.aggregator.sqlite_schema import NewerSchemaError, migrate
 from hypervisor.aggregator.store import (
     PRUNE_AT_ONCE,
     Batch,
@@ -246,11 +246,14 @@ class SqliteStore:
     def _guard(self, what: str) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:
+            # The latter: a text that stands in the place of a number.
             raise self._error(what, error) from error
 
     def _error(self, what: str, error: Exception) -> StoreError:
         remedy = "check that its directory exists, is writable and has space"
-        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+        if isinstance(error, NewerSchemaError):
+            remedy = "run the newer program, or name another file with --store"
+        elif not isinstance(error, sqlite3.OperationalError):
             remedy = "move it away to begin with an empty store; nodes report anew, events are lost"
         return StoreError(f"{what} the store {self._path}: {error}; {remedy}")

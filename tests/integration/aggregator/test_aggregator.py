@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypervisor.rpc.client import refusal_of
 from hypervisor.v1 import cluster_pb2, node_pb2, report_pb2, types_pb2
 from tests.fleet import messages as m
-from tests.fleet.process import PROGRAM, AggregatorProcess, all_events, all_gpus, wait_until
+from tests.fleet.process import DEADLINE_SECONDS, PROGRAM, AggregatorProcess, all_events, all_gpus, wait_until
 from tests.fleet.stream import ReportStream
 
 R = m.revision
@@ -682,7 +682,7 @@ def test_what_can_not_be_bound_is_named(aggregator: AggregatorProcess, tmp_path:
         if "--http-listen" not in flags:
             arguments += ["--http-listen", "127.0.0.1:0"]
         failed = subprocess.run(
-            [*PROGRAM, "aggregator", *arguments, *flags], capture_output=True, text=True, timeout=30
+            [*PROGRAM, "aggregator", *arguments, *flags], capture_output=True, text=True, timeout=DEADLINE_SECONDS
         )
         assert failed.returncode == 1, flags
         assert words in failed.stderr.splitlines()[-1], failed.stderr

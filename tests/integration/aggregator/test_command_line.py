@@ -11,7 +11,7 @@ import pytest
 
 from hypervisor.v1 import node_pb2, types_pb2
 from tests.fleet import messages as m
-from tests.fleet.process import PROGRAM, AggregatorProcess, wait_until
+from tests.fleet.process import DEADLINE_SECONDS, PROGRAM, AggregatorProcess, wait_until
 from tests.fleet.stream import ReportStream
 
 
@@ -30,7 +30,7 @@ def aggregator(tmp_path: Path) -> Iterator[AggregatorProcess]:
 
 def run(aggregator: AggregatorProcess, *arguments: str, status: int = 0) -> str:
     done = subprocess.run(
-        [*PROGRAM, *arguments, "--server", aggregator.unix], capture_output=True, text=True, timeout=30
+        [*PROGRAM, *arguments, "--server", aggregator.unix], capture_output=True, text=True, timeout=DEADLINE_SECONDS
     )
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
@@ -56,7 +56,10 @@ def test_an_empty_list_says_why(tmp_path: Path) -> None:
     try:
         for kind in ("gpus", "nodes"):
             done = subprocess.run(
-                [*PROGRAM, "get", kind, "--server", process.unix], capture_output=True, text=True, timeout=30
+                [*PROGRAM, "get", kind, "--server", process.unix],
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_SECONDS,
             )
             assert (done.returncode, done.stdout) == (0, "")
             assert done.stderr.startswith(f"no {kind}: no node has reported yet; start daemons with --report-to")

@@ -17,7 +17,15 @@ from hypervisor.rpc.client import refusal_of
 from hypervisor.v1 import cluster_pb2, node_pb2, node_pb2_grpc
 from tests.fleet import messages as m
 from tests.fleet.certificates import FleetCertificates
-from tests.fleet.process import PROGRAM, AggregatorProcess, all_gpus, channel_to, free_port, wait_until
+from tests.fleet.process import (
+    DEADLINE_SECONDS,
+    PROGRAM,
+    AggregatorProcess,
+    all_gpus,
+    channel_to,
+    free_port,
+    wait_until,
+)
 from tests.fleet.stream import ReportStream
 
 R = m.revision
@@ -50,7 +58,7 @@ def refused(call: Callable[[], object]) -> grpc.RpcError:
 
 def list_nodes(process: AggregatorProcess, tls: Path | None) -> set[str]:
     with process.cluster(tls=tls) as cluster:
-        found = cluster.ListNodes(cluster_pb2.ListNodesRequest(), timeout=20)
+        found = cluster.ListNodes(cluster_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS)
     return {node.node.identity.name for node in found.nodes}
 
 
@@ -114,7 +122,7 @@ def test_without_a_certificate_of_the_authority_there_is_no_connection(
         aggregator.address, grpc.ssl_channel_credentials((bare / "ca.crt").read_bytes())
     ) as channel:
         listing = channel.unary_unary("/hypervisor.v1.ClusterService/ListNodes")
-        assert refused(lambda: listing(b"", timeout=20)).code() is grpc.StatusCode.UNAVAILABLE
+        assert refused(lambda: listing(b"", timeout=DEADLINE_SECONDS)).code() is grpc.StatusCode.UNAVAILABLE
     # A client that doesn't trust the server's authority goes away by itself.
     assert refused(lambda: list_nodes(aggregator, strangers.reader())).code() is grpc.StatusCode.UNAVAILABLE
     assert list_nodes(aggregator, fleet.reader()) is not None
@@ -195,7 +203,7 @@ def test_open_streams_end_when_their_authority_is_no_longer_trusted(tmp_path: Pa
             assert "no longer trusted" in error.details()
             assert refused(lambda: list(watch)).code() is grpc.StatusCode.UNAUTHENTICATED
             # The connection is still there, and of no use.
-            again = refused(lambda: cluster.ListPools(cluster_pb2.ListPoolsRequest(), timeout=20))
+            again = refused(lambda: cluster.ListPools(cluster_pb2.ListPoolsRequest(), timeout=DEADLINE_SECONDS))
             assert again.code() is grpc.StatusCode.UNAUTHENTICATED
         assert list_nodes(process, new.reader()) == {"a"}
         assert "Traceback" not in process.log.read_text()
@@ -215,7 +223,7 @@ def test_one_peer_has_its_share_and_others_have_theirs(fleet: FleetCertificates,
 
             def ask_until_refused() -> grpc.RpcError:
                 for _ in range(100):
-                    cluster.ListPools(cluster_pb2.ListPoolsRequest(), timeout=20)
+                    cluster.ListPools(cluster_pb2.ListPoolsRequest(), timeout=DEADLINE_SECONDS)
                 raise AssertionError("never refused")
 
             error = refused(ask_until_refused)
@@ -275,7 +283,7 @@ def test_what_is_not_secure_is_refused_at_the_start(
 ) -> None:
     flags = [str(fleet.aggregator()) if flag == "GOOD" else flag for flag in flags]
     arguments = ["aggregator", "--store", str(tmp_path / "s.db"), "--http-listen", "127.0.0.1:0", *flags]
-    done = subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
     assert done.returncode == 1
     for word in words:
         assert word in done.stderr.splitlines()[-1]
@@ -304,7 +312,7 @@ def test_a_daemon_reports_and_serves_over_tls_and_takes_new_certificates(
     def gpus(with_: Path | None) -> int:
         with channel_to(f"127.0.0.1:{port}", with_) as channel:
             stub = node_pb2_grpc.NodeServiceStub(channel)
-            return len(stub.ListGpus(node_pb2.ListGpusRequest(), timeout=20).gpus)
+            return len(stub.ListGpus(node_pb2.ListGpusRequest(), timeout=DEADLINE_SECONDS).gpus)
 
     assert gpus(reader) == 8
     assert reason(refused(lambda: gpus(fleet.node("own")))) is RefusalReason.FORBIDDEN
@@ -317,7 +325,7 @@ def test_a_daemon_reports_and_serves_over_tls_and_takes_new_certificates(
 
     def fresh() -> bool:
         with aggregator.cluster(tls=reader) as cluster:
-            nodes = cluster.ListNodes(cluster_pb2.ListNodesRequest(), timeout=20).nodes
+            nodes = cluster.ListNodes(cluster_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
         return any(
             node.node.identity.name == "host-1" and node.liveness == cluster_pb2.LIVENESS_FRESH for node in nodes
         )
@@ -329,7 +337,7 @@ def test_a_daemon_reports_and_serves_over_tls_and_takes_new_certificates(
 def test_the_command_line_reads_with_a_certificate(aggregator: AggregatorProcess, fleet: FleetCertificates) -> None:
     def get(*flags: str) -> subprocess.CompletedProcess[str]:
         command = [*PROGRAM, "get", "pools", "--server", aggregator.address, *flags]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
 
     assert get("--tls-dir", str(fleet.reader())).returncode == 0
     without = get()

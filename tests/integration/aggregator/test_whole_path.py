@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hypervisor.v1 import cluster_pb2, node_pb2
-from tests.fleet.process import AggregatorProcess, all_gpus, wait_until
+from tests.fleet.process import DEADLINE_SECONDS, AggregatorProcess, all_gpus, wait_until
 from tests.integration.node import calls
 
 MIB = 1 << 20
@@ -72,7 +72,7 @@ def test_an_aggregator_that_is_not_there_is_a_condition_and_no_obstacle(tmp_path
 
     def conditions() -> set[str]:
         with calls.stub(daemon) as node:
-            found = node.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.conditions
+            found = node.GetNode(node_pb2.GetNodeRequest(), timeout=DEADLINE_SECONDS).node.conditions
             return {condition.type for condition in found if condition.status == "True"}
 
     wait_until(lambda: conditions() == {"Ready", "AggregatorUnreachable"}, "the condition")

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hypervisor.v1 import cluster_pb2, node_pb2
 from tests.fleet import messages
-from tests.fleet.process import AggregatorProcess, all_gpus, channel_to, wait_until
+from tests.fleet.process import DEADLINE_SECONDS, AggregatorProcess, all_gpus, channel_to, wait_until
 from tests.fleet.stream import ReportStream
 from tests.integration.aggregator_kube.conftest import GROUP, LEASE, Kube, is_ready
 
@@ -47,14 +47,14 @@ def reasons(process: AggregatorProcess) -> list[str]:
 
 def refusal(process: AggregatorProcess) -> str:
     with process.cluster() as stub, pytest.raises(grpc.RpcError) as raised:
-        stub.ListPools(cluster_pb2.ListPoolsRequest(), timeout=10)
+        stub.ListPools(cluster_pb2.ListPoolsRequest(), timeout=DEADLINE_SECONDS)
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
     return str(raised.value.details())
 
 
 def health(process: AggregatorProcess) -> str:
     with channel_to(process.address) as channel:
-        found = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        found = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_SECONDS)
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(found.status))
 
 

@@ -15,7 +15,7 @@ from hypervisor.rpc.client import refusal_of
 from hypervisor.v1 import cluster_pb2, cluster_pb2_grpc, report_pb2
 from tests.fleet import messages as m
 from tests.fleet.certificates import FleetCertificates
-from tests.fleet.process import AggregatorProcess, free_port, wait_until
+from tests.fleet.process import DEADLINE_SECONDS, AggregatorProcess, free_port, wait_until
 from tests.fleet.stream import METHOD
 from tests.kube_fakes.token_reviews import KnownToken, TokenReviews
 from tests.real_kube.cluster import Cluster, Refused
@@ -92,12 +92,12 @@ class Hub:
             method = channel.stream_stream(METHOD, None, report_pb2.ReportResponse.FromString)
             # An iterator that ends would end the stream; the first answer comes before that.
             hello = iter([m.hello(name).SerializeToString()])
-            return next(method(hello, metadata=bearer(token), timeout=30))
+            return next(method(hello, metadata=bearer(token), timeout=DEADLINE_SECONDS))
 
     def nodes(self, token: str) -> set[str]:
         with self.channel() as channel:
             stub = cluster_pb2_grpc.ClusterServiceStub(channel)
-            found = stub.ListNodes(cluster_pb2.ListNodesRequest(), metadata=bearer(token), timeout=30)
+            found = stub.ListNodes(cluster_pb2.ListNodesRequest(), metadata=bearer(token), timeout=DEADLINE_SECONDS)
         return {node.node.identity.name for node in found.nodes}
 
 
