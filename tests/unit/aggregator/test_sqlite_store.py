@@ -180,7 +180,7 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("INSERT INTO migrations VALUES (99, 'from the future', 0)")
     database.close()
-    with pytest.raises(StoreError, match="schema is version 99.*run the newer program"):
+    with pytest.raises(StoreError, match=r"schema is version 99.*run the newer program"):
         open_store(path)
     with sqlite3.connect(path) as database:
         assert database.execute("SELECT max(version) FROM migrations").fetchone() == (99,)
@@ -194,7 +194,7 @@ def test_a_text_in_the_place_of_a_number_is_told(path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("UPDATE meta SET value = 'nonsense' WHERE key = 'reserved_version'")
     database.close()
-    with pytest.raises(StoreError, match="nonsense.*move it away"):
+    with pytest.raises(StoreError, match=r"nonsense.*move it away"):
         open_store(path).load()
 
 
