@@ -111,29 +111,28 @@ class HypervisorPods:
         False when the API server could not be asked."""
         try:
             nodes, _ = await self._client.list_all(names.GPU_NODES, metadata_only=True)
-            for node in nodes:
-                await self._tell_again(node["metadata"])
+            lately = [(node["metadata"], told) for node in nodes if (told := self._told_lately(node["metadata"]))]
+            if not lately:
+                return True
+            query = {"labelSelector": SELECTOR}
+            pods, _ = await self._client.list_all(names.pods(self._client.namespace), query, metadata_only=True)
         except ApiError as error:
             log.warning("it is not known which hypervisors' Pods were made anew", error=str(error))
             return False
+        standing = {pod["metadata"]["uid"] for pod in pods if not pod["metadata"].get("deletionTimestamp")}
+        for metadata, told in lately:
+            # Else it never came to the removal.
+            if told.uid not in standing:
+                self._tell(metadata["name"], metadata["uid"], told)
         return True
 
-    async def _tell_again(self, metadata: Object) -> None:
+    def _told_lately(self, metadata: Object) -> Recreation | None:
         annotations = metadata.get("annotations") or {}
-        told = crash_loops.recreation(annotations.get(names.RECREATION, ""))
         at = crash_loops.recreated(annotations.get(names.RECREATED, "")).at
         # Later the API server may have forgotten the event, and it would be told twice.
-        if told is None or not 0 <= self._wall() - at <= TOLD_AGAIN_SECONDS:
-            return
-        try:
-            pod = await self._client.get(f"{names.pods(self._client.namespace)}/{told.pod}")
-        except ApiError as error:
-            if error.code != NOT_FOUND:
-                raise
-        else:
-            if pod["metadata"]["uid"] == told.uid and not pod["metadata"].get("deletionTimestamp"):
-                return  # it never came to the removal
-        self._tell(metadata["name"], metadata["uid"], told)
+        if not 0 <= self._wall() - at <= TOLD_AGAIN_SECONDS:
+            return None
+        return crash_loops.recreation(annotations.get(names.RECREATION, ""))
 
     def _tell(self, node: str, node_uid: str, told: Recreation) -> None:
         self._record(
