@@ -1,5 +1,6 @@
 #include "bindings.h"
 
+#include "bodies.h"
 #include "memory.h"
 #include "messages.h"
 #include "process.h"
@@ -41,12 +42,14 @@ void hv_binding_made(struct hv_process *process, const struct hv_binding *bindin
 static void drop(struct hv_process *process, uint64_t handle, const struct hv_unbinding *unbinding)
 {
     struct hv_pointer_record record;
-    if (!hv_pointer_unrefer(&process->pointers, HV_POINTER_PHYSICAL, handle, &record))
+    bool host = false;
+    if (!hv_pointer_unrefer(&process->pointers, HV_POINTER_PHYSICAL, handle, &record) ||
+        !hv_body_let_go(process, handle, &record, &host))
         return;
-    if (unbinding->in_order)
+    if (unbinding->in_order && !host)
         hv_pending_add(process, &record, unbinding->stream, unbinding->per_thread);
     else
-        hv_memory_release(process, record.device, false, record.bytes);
+        hv_memory_release(process, host ? 0 : record.device, host, record.bytes);
 }
 
 static bool is_meant(const struct hv_binding *binding, const struct hv_unbinding *unbinding)

@@ -184,10 +184,13 @@ static void remember_pool(CUmemoryPool pool, const CUmemPoolProps *properties)
     struct hv_process *process = hv_limited_process(&refused);
     if (process == NULL || properties == NULL)
         return;
-    bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id >= 0 &&
-                     properties->location.id < HV_ORDINALS;
+    const CUmemLocation *place = &properties->location;
+    bool on_device = place->type == CU_MEM_LOCATION_TYPE_DEVICE && place->id >= 0 && place->id < HV_ORDINALS;
+    if (!on_device &&
+        (place->type < CU_MEM_LOCATION_TYPE_HOST || place->type > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT))
+        return; /* managed memory that lies nowhere yet: it counts on the thread's device */
     struct hv_pointer_record record = {.bytes = !on_device,
-                                       .device = on_device ? (uint32_t)properties->location.id : 0};
+                                       .device = on_device ? (uint32_t)place->id : 0};
     /* Without room in the map its memory counts on the thread's device. */
     (void)hv_pointer_put(&process->pointers, HV_POINTER_POOL, (uint64_t)(uintptr_t)pool, hv_record_pack(&record));
 }
@@ -218,7 +221,7 @@ HV_WRAP(cuMemPoolTrimTo, (CUmemoryPool pool, size_t bytes))
     CUresult result = HV_REAL(cuMemPoolTrimTo)(pool, bytes);
     struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
     if (result == CUDA_SUCCESS && process != NULL)
-        for (uint32_t device = 0; device < HV_MAX_DEVICES; device++)
+        for (uint32_t device = 0; device <= HV_POOL_ON_HOST; device++)
             hv_pools_refresh(process, device);
     return result;
 }
@@ -252,17 +255,20 @@ static CUresult find_source(struct source *source, CUmemoryPool handle)
     hv_call_type_cuDeviceGetMemPool ask = HV_DRIVER(cuDeviceGetMemPool);
     if (handle == NULL && (ask == NULL || ask(&handle, source->ordinal) != CUDA_SUCCESS))
         return CUDA_SUCCESS;
-    if (source->on_device)
-        source->pool = hv_pool_of(source->process, handle, hv_process_device(source->process, source->ordinal));
+    source->pool = hv_pool_of(source->process, handle,
+                              source->on_device ? hv_process_device(source->process, source->ordinal) : HV_POOL_ON_HOST);
     return CUDA_SUCCESS;
 }
 
 static CUresult reserve_from(const struct source *source, struct hv_reservation *reservation, size_t bytes)
 {
     *reservation = (struct hv_reservation){0};
-    if (source->process == NULL || !source->on_device)
+    if (source->process == NULL)
         return CUDA_SUCCESS;
-    return hv_reserve_ordinal(reservation, source->ordinal, hv_pool_reservation(source->pool, bytes));
+    uint64_t growth = hv_pool_reservation(source->pool, bytes);
+    if (!source->on_device) /* without a pool that tells what it holds it could not be given back */
+        return source->pool == NULL ? CUDA_SUCCESS : hv_reserve_host(reservation, growth);
+    return hv_reserve_ordinal(reservation, source->ordinal, growth);
 }
 
 static CUresult allocated_from(const struct source *source, struct hv_reservation *reservation, CUresult result,

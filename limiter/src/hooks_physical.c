@@ -2,6 +2,7 @@
  * Physical memory by handle (the driver's virtual memory management): it is
  * held as long as a handle or a mapping refers to it.
  */
+#include "bodies.h"
 #include "driver.h"
 #include "memory.h"
 
@@ -9,15 +10,6 @@ static struct hv_process *limited(void)
 {
     CUresult refused;
     return hv_limited_process(&refused);
-}
-
-/* No bytes: what others own, or a multicast object, whose bindings go with it. */
-static void physical_is_gone(struct hv_process *process, uint64_t handle, const struct hv_pointer_record *record)
-{
-    if (record->bytes == 0)
-        hv_bindings_of_object_ended(process, handle);
-    else
-        hv_memory_release(process, record->device, false, record->bytes);
 }
 
 /* Of the host, for which there is a quota, or of a device. */
@@ -28,21 +20,16 @@ static enum hv_pointer_kind kind_of(struct hv_process *process, uint64_t handle)
                                                                                          : HV_POINTER_PHYSICAL;
 }
 
+/* Without bytes of its own: what others own, or came back to us, or a multicast object, whose bindings go with it. */
 static void last_reference_is_gone(struct hv_process *process, enum hv_pointer_kind kind, uint64_t handle,
                                    const struct hv_pointer_record *record)
 {
-    if (kind == HV_POINTER_HOST_PHYSICAL)
-        hv_memory_release(process, 0, true, record->bytes);
-    else
-        physical_is_gone(process, handle, record);
-}
-
-static void drop_reference(struct hv_process *process, uint64_t handle)
-{
-    struct hv_pointer_record record;
-    enum hv_pointer_kind kind = kind_of(process, handle);
-    if (hv_pointer_unrefer(&process->pointers, kind, handle, &record))
-        last_reference_is_gone(process, kind, handle, &record);
+    struct hv_pointer_record held = *record;
+    bool host = kind == HV_POINTER_HOST_PHYSICAL;
+    if (record->bytes == 0)
+        hv_bindings_of_object_ended(process, handle);
+    if (hv_body_let_go(process, handle, &held, &host))
+        hv_memory_release(process, host ? 0 : held.device, host, held.bytes);
 }
 
 static bool is_on_host(const CUmemAllocationProp *properties)
@@ -97,17 +84,46 @@ HV_WRAP(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, voi
     return result;
 }
 
+HV_WRAP(cuMemExportToShareableHandle,
+        (void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
+{
+    CUresult result = HV_REAL(cuMemExportToShareableHandle)(shared, handle, type, flags);
+    struct hv_process *process = limited();
+    if (result == CUDA_SUCCESS && process != NULL && type == HV_HANDLE_TYPE_POSIX_FD)
+        hv_body_exported(process, kind_of(process, handle), handle, *(const int *)shared); /* of this type it is one */
+    return result;
+}
+
 /* Of another process's memory nothing counts: its owner pays. The handle is
  * known all the same, because a multicast object of another process comes like
- * this too. One that we know is our own come back. */
+ * this too. One that we know already counts. */
+static void imported(struct hv_process *process, int descriptor, uint64_t handle, struct hv_homecoming *homecoming)
+{
+    struct hv_pointer_record nothing = {.references = 1};
+    if (hv_pointer_refer(&process->pointers, kind_of(process, handle), handle)) {
+        hv_homecoming_failed(process, homecoming);
+        return;
+    }
+    if (hv_pointer_put(&process->pointers, HV_POINTER_PHYSICAL, handle, hv_record_pack(&nothing)))
+        hv_homecoming_done(process, descriptor, handle, homecoming);
+}
+
 HV_WRAP(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * handle, void *shared, int type))
 {
-    CUresult result = HV_REAL(cuMemImportFromShareableHandle)(handle, shared, type);
     struct hv_process *process = limited();
-    struct hv_pointer_record nothing = {.references = 1};
-    if (result == CUDA_SUCCESS && process != NULL &&
-        !hv_pointer_refer(&process->pointers, kind_of(process, *handle), *handle))
-        (void)hv_pointer_put(&process->pointers, HV_POINTER_PHYSICAL, *handle, hv_record_pack(&nothing));
+    struct hv_homecoming homecoming = {0};
+    /* The interface carries the descriptor in the pointer. */
+    int descriptor = type == HV_HANDLE_TYPE_POSIX_FD ? (int)(intptr_t)shared : -1;
+    CUresult refused = process == NULL ? CUDA_SUCCESS : hv_homecoming_begin(process, descriptor, &homecoming);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    CUresult result = HV_REAL(cuMemImportFromShareableHandle)(handle, shared, type);
+    if (process == NULL)
+        return result;
+    if (result == CUDA_SUCCESS)
+        imported(process, descriptor, *handle, &homecoming);
+    else
+        hv_homecoming_failed(process, &homecoming);
     return result;
 }
 
@@ -127,24 +143,78 @@ HV_WRAP(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneri
     return result;
 }
 
-/* One call may end several mappings that lie side by side. */
-static void ranges_unmapped(struct hv_process *process, uint64_t address, uint64_t bytes)
+/* ---- unmapping ---- */
+
+/* One call may end several mappings that lie side by side. As with
+ * cuMemRelease, their references are dropped before and renewed on failure. */
+
+#define OF_THE_HOST ((1u << HV_RECORD_DEVICE_BITS) - 1) /* no device has this index */
+
+static void range_begins_to_end(struct hv_process *process, uint64_t address, uint64_t handle)
+{
+    struct hv_pointer_record record;
+    enum hv_pointer_kind kind = kind_of(process, handle);
+    if (!hv_pointer_unrefer(&process->pointers, kind, handle, &record))
+        return;
+    if (kind == HV_POINTER_HOST_PHYSICAL)
+        record.device = OF_THE_HOST;
+    /* Without room in the map the bytes stay accounted. */
+    (void)hv_pointer_put(&process->pointers, HV_POINTER_ENDING, address, hv_record_pack(&record));
+}
+
+/* True: it was the handle's last reference, and *record was its record. */
+static bool was_last(struct hv_process *process, uint64_t address, enum hv_pointer_kind *kind,
+                     struct hv_pointer_record *record)
 {
     uint64_t value;
+    if (!hv_pointer_take(&process->pointers, HV_POINTER_ENDING, address, &value))
+        return false;
+    *record = hv_record_unpack(value);
+    *kind = record->device == OF_THE_HOST ? HV_POINTER_HOST_PHYSICAL : HV_POINTER_PHYSICAL;
+    record->device = record->device == OF_THE_HOST ? 0 : record->device;
+    return true;
+}
+
+static void range_ended(struct hv_process *process, uint64_t address, uint64_t handle)
+{
+    uint64_t value;
+    enum hv_pointer_kind kind;
+    struct hv_pointer_record record;
+    (void)hv_pointer_take(&process->pointers, HV_POINTER_MAPPING, address, &value);
+    (void)hv_pointer_take(&process->pointers, HV_POINTER_MAPPED_HANDLE, address, &value);
+    if (was_last(process, address, &kind, &record))
+        last_reference_is_gone(process, kind, handle, &record);
+}
+
+static void range_stays(struct hv_process *process, uint64_t address, uint64_t handle)
+{
+    enum hv_pointer_kind kind;
+    struct hv_pointer_record record;
+    if (!was_last(process, address, &kind, &record))
+        (void)hv_pointer_refer(&process->pointers, kind_of(process, handle), handle);
+    else
+        (void)hv_pointer_put(&process->pointers, kind, handle, hv_record_pack(&record));
+}
+
+static void for_each_range(struct hv_process *process, uint64_t address, uint64_t bytes,
+                           void (*visit)(struct hv_process *process, uint64_t address, uint64_t handle))
+{
+    uint64_t range;
     uint64_t handle;
-    uint64_t done = 0;
-    while (done < bytes && hv_pointer_take(&process->pointers, HV_POINTER_MAPPING, address + done, &value)) {
-        if (hv_pointer_take(&process->pointers, HV_POINTER_MAPPED_HANDLE, address + done, &handle))
-            drop_reference(process, handle);
-        done += hv_record_unpack(value).bytes;
+    for (uint64_t done = 0; process != NULL && done < bytes; done += hv_record_unpack(range).bytes) {
+        if (!hv_pointer_get(&process->pointers, HV_POINTER_MAPPING, address + done, &range) ||
+            hv_record_unpack(range).bytes == 0)
+            return;
+        if (hv_pointer_get(&process->pointers, HV_POINTER_MAPPED_HANDLE, address + done, &handle))
+            visit(process, address + done, handle);
     }
 }
 
 HV_WRAP(cuMemUnmap, (CUdeviceptr address, size_t bytes))
 {
-    CUresult result = HV_REAL(cuMemUnmap)(address, bytes);
     struct hv_process *process = limited();
-    if (result == CUDA_SUCCESS && process != NULL)
-        ranges_unmapped(process, address, bytes);
+    for_each_range(process, address, bytes, range_begins_to_end);
+    CUresult result = HV_REAL(cuMemUnmap)(address, bytes);
+    for_each_range(process, address, bytes, result == CUDA_SUCCESS ? range_ended : range_stays);
     return result;
 }

@@ -214,7 +214,9 @@ static CUresult reserve(struct hv_reservation *reservation)
         hv_context_settle(reservation->process, reservation->device);
     uint64_t limit;
     if (hv_unlikely(!try_reserve(reservation, &limit))) {
-        if (!reservation->host)
+        if (reservation->host)
+            hv_pools_trim(reservation->process, HV_POOL_ON_HOST);
+        else
             give_up_everything_spare(reservation);
         hv_process_reap(reservation->process);
         recount(reservation->slot, reservation->device, reservation->host);
@@ -272,6 +274,14 @@ CUresult hv_reserve_current(struct hv_reservation *reservation, uint64_t bytes)
         return CUDA_SUCCESS;
     }
     return hv_reserve_ordinal(reservation, ordinal, bytes);
+}
+
+CUresult hv_reserve_device(struct hv_reservation *reservation, uint32_t device, uint64_t bytes)
+{
+    CUresult refused;
+    *reservation = (struct hv_reservation){
+        .process = hv_limited_process(&refused), .bytes = hv_device_bytes(bytes), .device = device};
+    return reservation->process == NULL ? refused : reserve_or_forget(reservation);
 }
 
 CUresult hv_reserve_host(struct hv_reservation *reservation, uint64_t bytes)

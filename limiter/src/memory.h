@@ -37,6 +37,9 @@ CUresult hv_reserve_current(struct hv_reservation *reservation, uint64_t bytes);
 /* Reserve on a device by the driver's number. */
 CUresult hv_reserve_ordinal(struct hv_reservation *reservation, CUdevice ordinal, uint64_t bytes);
 
+/* Reserve on a device by its index in the limit file. */
+CUresult hv_reserve_device(struct hv_reservation *reservation, uint32_t device, uint64_t bytes);
+
 /* Reserve of the Pod's quota for pinned host memory. */
 CUresult hv_reserve_host(struct hv_reservation *reservation, uint64_t bytes);
 

@@ -37,6 +37,9 @@ enum hv_os_open_result hv_os_map_file(const char *path, bool writable, size_t mi
                                       struct hv_os_mapping *mapping);
 void hv_os_unmap(struct hv_os_mapping *mapping);
 
+/* Which file a descriptor is of, well mixed; false: of none. */
+bool hv_os_file_identity(int descriptor, uint64_t *identity);
+
 enum hv_os_path_kind { HV_OS_PATH_ABSENT, HV_OS_PATH_FILE, HV_OS_PATH_DIRECTORY, HV_OS_PATH_UNKNOWN };
 enum hv_os_path_kind hv_os_path_kind(const char *path);
 

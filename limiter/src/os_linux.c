@@ -76,6 +76,17 @@ void hv_os_unmap(struct hv_os_mapping *mapping)
     errno = saved;
 }
 
+bool hv_os_file_identity(int descriptor, uint64_t *identity)
+{
+    struct stat status;
+    int saved = errno;
+    bool known = status_of_descriptor(descriptor, &status) == 0;
+    errno = saved;
+    if (known) /* 2^64 over the golden ratio: the top bits depend on all */
+        *identity = (status.st_ino ^ status.st_dev << 32) * UINT64_C(0x9e3779b97f4a7c15);
+    return known;
+}
+
 enum hv_os_path_kind hv_os_path_kind(const char *path)
 {
     int saved = errno;

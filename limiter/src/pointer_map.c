@@ -31,6 +31,8 @@ struct hv_pointer_record hv_record_unpack(uint64_t value)
 
 /* Pointers of one kind differ from those of another even where the driver
  * gives both the same number: user addresses leave the top bits free. */
+_Static_assert(HV_POINTER_KINDS_END < 1 << 4, "the top bits hold the kind");
+
 static uint64_t key_of(enum hv_pointer_kind kind, uint64_t pointer)
 {
     return pointer ^ (uint64_t)(kind + 1) << 60;

@@ -24,6 +24,12 @@ enum hv_pointer_kind {
     HV_POINTER_POOL = 7,          /* a memory pool; a record with its device's ordinal */
     HV_POINTER_GRAPH = 8,         /* an executable graph with allocation nodes; a record of their bytes */
     HV_POINTER_HOST_PHYSICAL = 9, /* physical handle of host memory; a record with references */
+    HV_POINTER_BODY = 10,         /* memory that has several handles, by a number of ours (bodies.h); a record */
+    HV_POINTER_BODY_OF = 11,      /* physical handle; the number of its body */
+    HV_POINTER_EXPORTED = 12,     /* descriptor; the body that it was given out for */
+    HV_POINTER_EXPORTED_BYTES = 13, /* descriptor; a record of that body's bytes */
+    HV_POINTER_ENDING = 14,       /* start of a range whose unmapping is under way; the record of its handle */
+    HV_POINTER_KINDS_END = 15,    /* a key has room for so many */
 };
 
 #define HV_RECORD_BYTES_BITS 44 /* as in the ledger */

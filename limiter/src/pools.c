@@ -58,7 +58,7 @@ struct hv_pool *hv_pool_of(struct hv_process *process, CUmemoryPool handle, uint
 {
     uint64_t bytes;
     struct hv_pool *pool = find(process, handle);
-    if (pool != NULL || device >= HV_MAX_DEVICES || !held_by(handle, &bytes))
+    if (pool != NULL || (device >= HV_MAX_DEVICES && device != HV_POOL_ON_HOST) || !held_by(handle, &bytes))
         return pool;
     lock(&process->pools.lock);
     pool = enter(process, handle, device);
@@ -95,6 +95,12 @@ static void learn_granule(struct hv_pool *pool, uint64_t growth)
         hv_store_relaxed(&pool->granule, power < known ? power : known);
 }
 
+static void give_back(struct hv_process *process, const struct hv_pool *pool, uint64_t bytes)
+{
+    bool host = pool->device == HV_POOL_ON_HOST;
+    hv_memory_release(process, host ? 0 : pool->device, host, bytes);
+}
+
 void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation)
 {
     uint64_t held;
@@ -105,7 +111,7 @@ void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation)
     uint64_t shrunk = pool->accounted > held ? pool->accounted - held : 0;
     learn_granule(pool, growth);
     hv_reservation_correct(reservation, growth);
-    hv_memory_release(reservation->process, pool->device, false, shrunk);
+    give_back(reservation->process, pool, shrunk);
     pool->accounted = held;
     unlock(&pool->lock);
 }
@@ -117,7 +123,7 @@ static void refresh(struct hv_process *process, struct hv_pool *pool)
     uint64_t held;
     lock(&pool->lock);
     if (held_by(pool->handle, &held) && held < pool->accounted) {
-        hv_memory_release(process, pool->device, false, pool->accounted - held);
+        give_back(process, pool, pool->accounted - held);
         pool->accounted = held;
     }
     unlock(&pool->lock);
@@ -152,7 +158,7 @@ void hv_pool_destroyed(struct hv_process *process, CUmemoryPool handle)
     if (pool == NULL)
         return;
     lock(&pool->lock);
-    hv_memory_release(process, pool->device, false, pool->accounted);
+    give_back(process, pool, pool->accounted);
     pool->accounted = 0;
     pool->granule = 0;
     __atomic_store_n(&pool->handle, NULL, __ATOMIC_RELEASE);

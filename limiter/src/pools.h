@@ -11,8 +11,11 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "hypervisor_limits.h"
 
 #define HV_POOLS 64
+/* In place of a device's index: the pool lies in host memory, and counts to its quota. */
+#define HV_POOL_ON_HOST (HV_MAX_DEVICES + 1)
 
 struct hv_process;
 struct hv_reservation;
@@ -20,7 +23,7 @@ struct hv_reservation;
 struct hv_pool {
     CUmemoryPool handle; /* NULL: free place */
     uint64_t accounted;  /* bytes in the ledger */
-    uint32_t device;     /* index in hv_limits.devices */
+    uint32_t device;     /* index in hv_limits.devices, or HV_POOL_ON_HOST */
     uint32_t lock;
     uint64_t granule;    /* the pool is taken to grow by multiples of this; 0: nothing is known yet */
     uint64_t claimed;    /* kept bytes that launches under way count on (graph memory) */
@@ -48,7 +51,7 @@ uint64_t hv_pool_reservation(const struct hv_pool *pool, uint64_t bytes);
 /* After an allocation from it that was reserved. */
 void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation);
 
-/* Account what the device's pools hold now; they shrink when streams are waited for. */
+/* Account what the pools of the device, or of the host, hold now; they shrink when streams are waited for. */
 void hv_pools_refresh(struct hv_process *process, uint32_t device);
 
 /* The same, after making them give up what nobody uses: before a refusal. */

@@ -42,6 +42,7 @@ struct hv_process {
     uint32_t unknown_frees; /* of memory that was never accounted */
     uint32_t told_of_tables; /* that a private table of the driver was handed out */
     uint32_t told_of_nvml_tables;
+    uint64_t bodies; /* numbers given so far (bodies.h) */
     uint32_t graphs_with_memory; /* executable graphs with allocation nodes */
     struct hv_utilization_window utilization[HV_MAX_DEVICES];
     struct hv_pool_table pools;

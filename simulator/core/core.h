@@ -99,6 +99,13 @@ void sim_refund(struct sim_machine *machine, uint32_t gpu, uint32_t process, uin
 int sim_charge_context(struct sim_machine *machine, uint32_t gpu, uint32_t process);
 void sim_refund_context(struct sim_machine *machine, uint32_t gpu, uint32_t process);
 uint64_t sim_gpu_free_bytes(struct sim_machine *machine, uint32_t gpu);
+/* Memory that others can hold too, known by a key. The process that was charged for it begins (again: no change). Who
+ * joins is charged only where nobody holds it any more; *gpu becomes the one that the memory lies on. Who leaves gives
+ * back what it was charged, or hands it to another one that holds the memory. To forget gives nothing back. */
+int sim_share_own(struct sim_machine *machine, uint64_t key, uint32_t gpu, uint32_t process, uint64_t bytes);
+int sim_share_join(struct sim_machine *machine, uint64_t key, uint32_t *gpu, uint32_t process, uint64_t bytes);
+void sim_share_leave(struct sim_machine *machine, uint64_t key, uint32_t process);
+void sim_share_forget(struct sim_machine *machine, uint64_t key, uint32_t process);
 /* Bytes that an allocation of this size is charged: rounded up to system.allocation_granule. */
 uint64_t sim_charged_size(const struct sim_machine *machine, uint64_t bytes);
 

@@ -46,6 +46,9 @@ void sim_ledger_add(struct sim_machine *machine, uint32_t gpu, uint32_t process,
 void sim_ledger_sub(struct sim_machine *machine, uint32_t gpu, uint32_t process, uint64_t bytes);
 void sim_ledger_recount(struct sim_machine *machine, uint32_t gpu);
 
+/* share.c: table lock held. What a process held passes to those who hold it too. */
+void sim_shares_of_the_dead(struct sim_machine *machine, uint32_t process);
+
 /* process.c */
 int sim_process_alive(const struct sim_machine *machine, uint32_t row);
 int sim_attachment_fd(const struct sim_machine *machine);

@@ -276,6 +276,7 @@ static void record_end(struct sim_machine *machine, uint32_t index, uint32_t row
 static void clear_process(struct sim_machine *machine, uint32_t row)
 {
     struct sim_process *process = &machine->processes[row];
+    sim_shares_of_the_dead(machine, row);
     for (uint32_t g = 0; g < machine->gpu_count; g++) {
         sim_lock_gpu(machine, g);
         sim_schedule(machine, g, sim_now(machine));

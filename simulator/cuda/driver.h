@@ -148,6 +148,7 @@ struct memory {                /* one range of addresses that the driver knows *
     uint32_t sync_memops;
     uint32_t has_file;         /* shared with other processes: its bytes are in `file` */
     int file;
+    uint64_t share;            /* key among those that others hold too (share.c); 0: nobody else was given it */
     uint32_t nodes;            /* MEMORY_GRAPH: allocation nodes, copies included, that have this address */
     struct managed_advice advice; /* MEMORY_MANAGED: what the program said about it */
 };

@@ -1,6 +1,6 @@
 /* Memory shared between processes by handle. A buffer becomes a file in memory when its first handle is made,
  * in place, and the other process opens that file through /proc; so both must be of one user and one PID
- * namespace. The bytes stay on the account of the process that allocated them. */
+ * namespace. The bytes stay on the account of the process that allocated them until it lets go. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -73,6 +73,11 @@ CUresult sim_share_ticket(struct memory *memory, void *out, size_t size)
     CUresult result = make_shared(memory);
     if (result == CUDA_SUCCESS && fstat(memory->file, &info) != 0)
         result = CUDA_ERROR_OPERATING_SYSTEM;
+    if (result == CUDA_SUCCESS && !memory->share) {
+        uint64_t bytes = memory->pool ? sim_charged_size(sim_here(), memory->size) : memory->charged;
+        result = sim_result(sim_share_own(sim_here(), info.st_ino, memory->gpu, sim_driver.process, bytes));
+        memory->share = result == CUDA_SUCCESS ? info.st_ino : 0;
+    }
     if (result == CUDA_SUCCESS) {
         struct ipc_ticket ticket = {.magic = HANDLE_MAGIC, .pid = getpid(), .fd = memory->file, .inode = info.st_ino, .size = memory->size, .gpu = memory->gpu};
         memset(out, 0, size);
@@ -123,7 +128,14 @@ static CUresult open_ticket(CUdeviceptr *out, const struct ipc_ticket *ticket, u
         free(memory);
         return right ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
     }
-    *memory = (struct memory){.start = (uint64_t)(uintptr_t)room, .size = ticket->size, .mapped = mapped, .kind = kind,
+    uint32_t gpu = ticket->gpu;
+    int status = sim_share_join(sim_here(), ticket->inode, &gpu, sim_driver.process, sim_charged_size(sim_here(), ticket->size));
+    if (status != SIM_OK) {
+        munmap(room, mapped);
+        free(memory);
+        return sim_result(status);
+    }
+    *memory = (struct memory){.start = (uint64_t)(uintptr_t)room, .size = ticket->size, .mapped = mapped, .kind = kind, .share = ticket->inode,
                               .gpu = ticket->gpu, .device = device, .context = sim_current_context()};
     sim_lock_driver();
     memory->id = sim_driver.next_id++;

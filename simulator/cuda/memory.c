@@ -67,6 +67,10 @@ void sim_memory_delete(struct memory *memory, int refund)
         close(memory->file);
     if (memory->kind == MEMORY_GRAPH)
         sim_graph_memory_give(memory);
+    else if (memory->share && (refund || memory->kind == MEMORY_IPC || memory->kind == MEMORY_IMPORTED) && memory->kind != MEMORY_POOLED)
+        sim_share_leave(sim_here(), memory->share, sim_driver.process);
+    else if (memory->share) /* its pool keeps it, or the stream gives it back */
+        sim_share_forget(sim_here(), memory->share, sim_driver.process);
     else if (refund && memory->charged)
         sim_refund(sim_here(), memory->gpu, sim_driver.process, memory->charged);
     free(memory);

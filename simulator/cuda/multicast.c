@@ -1,6 +1,6 @@
 /* Multicast objects: memory of several GPUs behind one address, where NVLink switches copy what is written there to all
- * of them. Only kernels use such addresses, and kernels compute nothing: here the object keeps its rules and what is
- * bound to it, and its address is memory of its own that nobody is charged for. */
+ * of them. Only kernels use such addresses, and kernels compute nothing: here the object keeps its rules and
+ * holds what is bound to it, and its address is memory of its own that nobody is charged for. */
 #define _GNU_SOURCE
 #include "vmm.h"
 
@@ -95,8 +95,8 @@ SIM_EXPORTED CUresult CUDAAPI cuMulticastAddDevice(CUmemGenericAllocationHandle 
     return result;
 }
 
-/* Memory is bound once all devices have been added. Driver lock held. */
-static CUresult bind(CUmemGenericAllocationHandle number, size_t offset, const struct vmm_handle *memory, size_t memory_offset, size_t size)
+/* Memory is bound once all devices have been added, and is held by the object from then on. Driver lock held. */
+static CUresult bind(CUmemGenericAllocationHandle number, size_t offset, struct vmm_handle *memory, size_t memory_offset, size_t size)
 {
     struct vmm_handle *handle = object(number);
     if (!handle || !memory || memory->multicast || !size || size % GRANULARITY || offset % GRANULARITY || memory_offset % GRANULARITY)
@@ -107,7 +107,12 @@ static CUresult bind(CUmemGenericAllocationHandle number, size_t offset, const s
         return CUDA_ERROR_ILLEGAL_STATE;
     if (!(handle->members & 1u << memory->device))
         return CUDA_ERROR_INVALID_DEVICE;
-    handle->bound += size;
+    struct vmm_binding *binding = malloc(sizeof *binding);
+    if (!binding)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *binding = (struct vmm_binding){.memory = memory, .offset = offset, .size = size, .next = handle->bound};
+    handle->bound = binding;
+    memory->mappings++;
     return CUDA_SUCCESS;
 }
 
@@ -133,6 +138,25 @@ SIM_EXPORTED CUresult CUDAAPI cuMulticastBindAddr(CUmemGenericAllocationHandle n
     return result;
 }
 
+/* What was bound for the device inside the range. Driver lock held. */
+static CUresult unbind(struct vmm_handle *handle, uint32_t device, uint64_t offset, uint64_t size)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    for (struct vmm_binding **link = &handle->bound; *link;) {
+        struct vmm_binding *binding = *link;
+        if (binding->memory->device != device || binding->offset < offset || binding->offset - offset > size || size - (binding->offset - offset) < binding->size) {
+            link = &binding->next;
+            continue;
+        }
+        *link = binding->next;
+        binding->memory->mappings--;
+        sim_vmm_drop_if_unused(binding->memory);
+        free(binding);
+        result = CUDA_SUCCESS;
+    }
+    return result;
+}
+
 CUresult CUDAAPI cuMulticastUnbind(CUmemGenericAllocationHandle number, CUdevice device, size_t offset, size_t size);
 SIM_EXPORTED CUresult CUDAAPI cuMulticastUnbind(CUmemGenericAllocationHandle number, CUdevice device, size_t offset, size_t size)
 {
@@ -140,10 +164,8 @@ SIM_EXPORTED CUresult CUDAAPI cuMulticastUnbind(CUmemGenericAllocationHandle num
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     sim_lock_driver();
     struct vmm_handle *handle = object(number);
-    if (handle && handle->members & 1u << device && size && offset % GRANULARITY == 0 && size % GRANULARITY == 0 && size <= handle->bound) {
-        handle->bound -= size;
-        result = CUDA_SUCCESS;
-    }
+    if (handle && handle->members & 1u << device && size && offset % GRANULARITY == 0 && size % GRANULARITY == 0)
+        result = unbind(handle, (uint32_t)device, offset, size); /* checked: not negative */
     sim_unlock_driver();
     return result;
 }

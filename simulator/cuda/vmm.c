@@ -23,7 +23,7 @@ struct vmm_handle *sim_vmm_find(uint64_t number)
 }
 
 /* Memory is given back when neither a handle nor a mapping is left. */
-static void drop_if_unused(struct vmm_handle *handle)
+void sim_vmm_drop_if_unused(struct vmm_handle *handle)
 {
     if (handle->references || handle->mappings)
         return;
@@ -32,7 +32,16 @@ static void drop_if_unused(struct vmm_handle *handle)
             *link = handle->next;
             break;
         }
-    if (handle->charged)
+    while (handle->bound) { /* of a multicast object, which goes with what is bound to it */
+        struct vmm_binding *binding = handle->bound;
+        handle->bound = binding->next;
+        binding->memory->mappings--;
+        sim_vmm_drop_if_unused(binding->memory);
+        free(binding);
+    }
+    if (handle->share)
+        sim_share_leave(sim_here(), handle->share, sim_driver.process);
+    else if (handle->charged)
         sim_refund(sim_here(), handle->gpu, sim_driver.process, handle->charged);
     int saved = errno;
     if (handle->own_file)
@@ -144,7 +153,7 @@ SIM_EXPORTED CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle number)
     CUresult result = handle && handle->references ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) {
         handle->references--;
-        drop_if_unused(handle);
+        sim_vmm_drop_if_unused(handle);
     }
     sim_unlock_driver();
     return result;
@@ -278,7 +287,7 @@ SIM_EXPORTED CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t size)
         memory->handle = NULL;
         at += memory->size;
         handle->mappings--;
-        drop_if_unused(handle);
+        sim_vmm_drop_if_unused(handle);
     }
     /* What is reserved side by side inside one reservation becomes one piece again. */
     if (result == CUDA_SUCCESS) {
@@ -370,6 +379,20 @@ SIM_EXPORTED CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAlloca
     return handle ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* From now on other handles, of this process or of others, may hold the memory too. Driver lock held. */
+static int share(struct vmm_handle *handle)
+{
+    struct stat info;
+    if (handle->share)
+        return SIM_OK;
+    if (fstat(handle->fd, &info) != 0)
+        return SIM_SYSTEM_ERROR;
+    int status = sim_share_own(sim_here(), info.st_ino, handle->gpu, sim_driver.process, handle->charged);
+    if (status == SIM_OK)
+        handle->share = info.st_ino;
+    return status;
+}
+
 SIM_EXPORTED CUresult CUDAAPI cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle number, CUmemAllocationHandleType type, unsigned long long flags)
 {
     ENTER();
@@ -378,20 +401,23 @@ SIM_EXPORTED CUresult CUDAAPI cuMemExportToShareableHandle(void *out, CUmemGener
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
     sim_lock_driver();
-    const struct vmm_handle *handle = sim_vmm_find(number);
+    struct vmm_handle *handle = sim_vmm_find(number);
     CUresult result = handle && (handle->props.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) {
         int fd = fcntl(handle->fd, F_DUPFD_CLOEXEC, 0);
-        if (fd < 0)
-            result = CUDA_ERROR_OPERATING_SYSTEM;
-        else
+        if (fd >= 0 && share(handle) == SIM_OK) {
             *(int *)out = fd;
+        } else {
+            result = CUDA_ERROR_OPERATING_SYSTEM;
+            if (fd >= 0)
+                close(fd);
+        }
     }
     sim_unlock_driver();
     return result;
 }
 
-/* Imported memory is on the account of the process that made it. */
+/* Imported memory is on the account of the process that made it, for as long as that one holds it. */
 SIM_EXPORTED CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *shared, CUmemAllocationHandleType type)
 {
     ENTER();
@@ -410,12 +436,27 @@ SIM_EXPORTED CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocat
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUcontext context = sim_current_context();
+    uint32_t gpu = sim_driver.gpu_of[context ? context->device : 0];
+    int status = sim_share_join(sim_here(), info.st_ino, &gpu, sim_driver.process, (uint64_t)info.st_size); /* positive */
+    uint32_t device = 0;
+    while (device < sim_driver.device_count && sim_driver.gpu_of[device] != gpu)
+        device++;
+    if (status == SIM_OK && device == sim_driver.device_count) { /* not visible here */
+        sim_share_leave(sim_here(), info.st_ino, sim_driver.process);
+        status = SIM_NOT_FOUND;
+    }
+    if (status != SIM_OK) {
+        close(fd);
+        free(handle);
+        return status == SIM_NOT_FOUND ? CUDA_ERROR_INVALID_DEVICE : sim_result(status);
+    }
     handle->fd = fd;
     handle->own_file = 1;
-    handle->size = (uint64_t)info.st_size; /* positive */
+    handle->size = (uint64_t)info.st_size;
     handle->references = 1;
-    handle->device = context ? context->device : 0;
-    handle->gpu = sim_driver.gpu_of[handle->device];
+    handle->share = info.st_ino;
+    handle->device = device;
+    handle->gpu = gpu;
     handle->props = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                           .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)handle->device}}; /* small */
     sim_lock_driver();

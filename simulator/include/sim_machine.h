@@ -23,6 +23,7 @@
 #define SIM_MAX_PROCESSES 1024u
 #define SIM_MAX_GROUPS 512u
 #define SIM_MAX_STREAMS 4096u
+#define SIM_MAX_SHARES 4096u /* processes that hold a memory of several, times memories */
 #define SIM_RING_ITEMS 1024u
 #define SIM_EVENT_CHUNKS 2048u
 #define SIM_EVENTS_PER_CHUNK 64u
@@ -267,6 +268,14 @@ struct sim_group {
     struct sim_gpu_usage gpu[SIM_MAX_GPUS];
 };
 
+struct sim_share {            /* one process that holds a memory of several; see share.c */
+    uint64_t key;             /* inode of the file that the bytes are; 0: free row */
+    uint64_t bytes;
+    uint32_t gpu, process;    /* rows */
+    uint32_t pays;            /* non-zero: the bytes are on this process's account */
+    uint32_t references;      /* times that the process holds it */
+};
+
 enum sim_item_kind {
     SIM_ITEM_KERNEL = 1,
     SIM_ITEM_COPY = 2,        /* engine in `a`: enum sim_engine */
@@ -463,6 +472,7 @@ struct sim_machine {
     uint64_t next_reap_ns;    /* when the next look for dead processes is due */
     uint32_t process_high;    /* rows from here on were never used: bounds the scans */
     uint32_t stream_high;
+    uint32_t share_high, share_room;
     uint32_t lock_hung; /* id of the SIM_FAULT_HANG_LOCK that is being served */
     uint32_t driver_changes;  /* grows when system.driver_version changes; libraries loaded before no longer fit */
     uint64_t lock_hung_until_ns; /* when that ends, whether the process that hangs still lives or not; UINT64_MAX: when it is cleared */
@@ -474,6 +484,7 @@ struct sim_machine {
     struct sim_waiter waiters[SIM_MAX_WAITERS];
     struct sim_process processes[SIM_MAX_PROCESSES];
     struct sim_group groups[SIM_MAX_GROUPS];
+    struct sim_share shares[SIM_MAX_SHARES];
     struct sim_event_chunk event_chunks[SIM_EVENT_CHUNKS];
     struct sim_event events[SIM_EVENT_CHUNKS * SIM_EVENTS_PER_CHUNK];
     struct sim_notice notices[SIM_NOTICE_ITEMS];

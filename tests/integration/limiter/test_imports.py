@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.limiter.conftest import GIB, Pod
+from tests.daemon_process import wait_until
+from tests.integration.limiter.conftest import GIB, MIB, Pod, heard
 
 # Two processes of one program: the child imports. They talk over a socket, which carries descriptors too.
 PAIR = """
@@ -120,9 +121,106 @@ BOTH = """
 """
 
 
-@pytest.mark.parametrize("road", [PHYSICAL, IPC, POOL], ids=["physical", "ipc", "pool"])
+ROADS = pytest.mark.parametrize("road", [PHYSICAL, IPC, POOL], ids=["physical", "ipc", "pool"])
+
+
+@ROADS
 def test_shared_memory_is_its_owner_s(pod: Pod, road: str) -> None:
     assert pod.ask(PAIR + road + BOTH) == [[700, 2], 700, 100, 0]
+
+
+@ROADS
+@pytest.mark.parametrize("limited", [True, False], ids=["limited", "driver alone"])
+def test_an_importer_holds_memory_after_its_owner_s_end(pod: Pod, road: str, limited: bool) -> None:
+    """As drivers have it. The judge is the simulated driver; the daemon measures it: test_orphaned_import."""
+    source = f"""
+        {PAIR}
+        {road}
+        if child:  # the importer is the one that stays
+            close = open_it()
+            tell("open")
+            sys.stdin.readline()
+            say()
+            os.waitpid(child, 0)
+            tell("alone")
+            sys.stdin.readline()
+            close()
+            tell("closed")
+            sys.stdin.readline()
+        else:
+            keep = make()
+            hear()
+            os._exit(0)
+    """
+    context = pod.gpu()["memory"]["context_bytes"]
+    with pod.running(source, limited=limited) as process:
+        for held in (600 * MIB + 2 * context, 600 * MIB + context, context):
+            heard(process)
+            wait_until(lambda held=held: pod.gpu()["memory"]["used_bytes"] == held, f"{held} bytes held")
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+
+
+HOME = """
+        class Properties(ctypes.Structure):
+            _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("kind", ctypes.c_int),
+                        ("id", ctypes.c_int), ("meta", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+        none, length = ctypes.c_uint64(0), ctypes.c_size_t(600 * MIB)
+        def create():
+            handle = ctypes.c_uint64()
+            return call("cuMemCreate", ctypes.byref(handle), length, ctypes.byref(Properties(1, 1, 1, 0)), none), handle
+        def export(handle):
+            number = ctypes.c_int()
+            must("cuMemExportToShareableHandle", ctypes.byref(number), handle, 1, none)
+            return number.value
+        def come_home(number):
+            handle = ctypes.c_uint64()
+            return call("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(number), 1), handle
+        def release(handle):
+            must("cuMemRelease", handle)
+        def used():
+            left, total = memory()
+            return (total - left) // MIB
+        start()
+        result, first = create()
+        number = export(first)
+"""
+
+
+def test_memory_that_comes_home_counts_until_its_last_handle_is_gone(pod: Pod) -> None:
+    source = f"""
+        {HOME}
+        second, third = come_home(number)[1], come_home(export(first))[1]
+        seen = [used()]
+        for handle in (first, second):
+            release(handle)
+            seen += [used(), create()[0]]
+        address = ctypes.c_uint64()
+        must("cuMemAddressReserve", ctypes.byref(address), length, ctypes.c_size_t(0), none, none)
+        must("cuMemMap", address, length, ctypes.c_size_t(0), third, none)
+        release(third)
+        seen += [used(), call("cuMemUnmap", address, ctypes.c_size_t(MIB)), used()]
+        must("cuMemUnmap", address, length)
+        tell([seen, used(), create()[0]])
+    """
+    assert pod.ask(source) == [[600, 600, 2, 600, 2, 600, 1, 600], 0, 0]
+
+
+def test_memory_that_only_its_descriptor_held_is_reserved_anew(pod: Pod) -> None:
+    source = f"""
+        {HOME}
+        release(first)
+        _, other = alloc(500 * MIB)
+        refused = come_home(number)[0]
+        free(other)
+        result, again = come_home(number)
+        counted = [used(), alloc(500 * MIB)[0]]
+        release(again)
+        tell([refused, result, counted, used()])
+    """
+    assert pod.ask(source) == [2, 0, [600, 2], 0]
+    assert pod.ask(source, limited=False)[0] == 0  # the control
 
 
 def test_memory_of_another_interface_is_its_owner_s(pod: Pod) -> None:

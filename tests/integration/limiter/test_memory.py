@@ -257,6 +257,38 @@ def test_pinned_host_memory_has_a_quota_of_the_pod_s_own(pod: Pod) -> None:
     assert pod.ask(source) == unlimited
 
 
+def test_a_pool_on_the_host_is_in_its_quota_as_long_as_it_holds_memory(pod: Pod) -> None:
+    source = """
+        start()
+        class Properties(ctypes.Structure):
+            _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("kind", ctypes.c_int), ("id", ctypes.c_int),
+                        ("security", ctypes.c_void_p), ("most", ctypes.c_size_t), ("reserved", ctypes.c_ubyte * 56)]
+        pool, keep = ctypes.c_void_p(), ctypes.c_uint64(1 << 40)
+        must("cuMemPoolCreate", ctypes.byref(pool), ctypes.byref(Properties(1, 0, 2, 0)))
+        must("cuMemPoolSetAttribute", pool, 4, ctypes.byref(keep))
+        def take(size):
+            pointer = ctypes.c_uint64()
+            return call("cuMemAllocFromPoolAsync", ctypes.byref(pointer), ctypes.c_size_t(size), pool, None), pointer
+        def pinned():
+            address = ctypes.c_void_p()
+            result = call("cuMemAllocHost_v2", ctypes.byref(address), ctypes.c_size_t(64 * MIB))
+            return result, address
+        first, pointer = take(64 * MIB)
+        results = [first, take(64 * MIB)[0], pinned()[0], memory()[0]]
+        must("cuMemFreeAsync", pointer, None)
+        must("cuCtxSynchronize")
+        result, address = pinned()  # what the pool keeps is given up before anything is refused
+        results += [result, take(64 * MIB)[0]]
+        must("cuMemFreeHost", address)
+        results += [take(64 * MIB)[0]]
+        must("cuMemPoolDestroy", pool)
+        tell(results)
+    """
+    assert pod.ask(source) == [0, 0, 0, GIB, 0, 0, 0]
+    pod.files.run("host-memory", 100 * MIB)
+    assert pod.ask(source) == [0, 2, 2, GIB, 0, 2, 0]
+
+
 def test_physical_memory_of_the_host_is_in_its_quota_as_long_as_it_is_mapped(pod: Pod) -> None:
     source = """
         start()
