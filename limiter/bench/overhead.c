@@ -5,6 +5,8 @@
  *
  *   overhead init                       ns of the first lookup and cuInit
  *   overhead launch                     ns per launch, least of the batches
+ *   overhead keep-launching             on the second processor, until stdin
+ *                                       ends: what another one launches beside
  *   overhead memory LIVE THREADS        ns per alloc and per free with so many
  *                                       allocations live, pairs per second and
  *                                       CPU time per pair
@@ -13,6 +15,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
@@ -20,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define BATCHES 60
 #define LAUNCHES 20000
@@ -72,7 +76,8 @@ static void pin(unsigned cpu)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    CPU_SET(online > 0 ? cpu % (unsigned)online : cpu, &set); /* positive */
     (void)sched_setaffinity(0, sizeof set, &set); /* without it the figures only spread more */
 }
 
@@ -88,19 +93,43 @@ static void start_driver(void)
     expect(((int (*)(void *))look_up("cuCtxSetCurrent"))(context), "cuCtxSetCurrent");
 }
 
-static void measure_launch(void)
+static void *find_kernel(void)
 {
-    launch_type *launch = (launch_type *)look_up("cuLaunchKernel");
     void *module = NULL;
     void *function = NULL;
     expect(((int (*)(void **, const void *))look_up("cuModuleLoadData"))(&module, ".version 7.0"), "cuModuleLoadData");
     expect(((int (*)(void **, void *, const char *))look_up("cuModuleGetFunction"))(&function, module, "sim_us1"),
            "cuModuleGetFunction");
+    return function;
+}
+
+static void launch_batch(launch_type *launch, void *function)
+{
+    for (int i = 0; i < LAUNCHES; i++)
+        expect(launch(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+}
+
+static void keep_launching(void)
+{
+    launch_type *launch = (launch_type *)look_up("cuLaunchKernel");
+    void *function = find_kernel();
+    struct pollfd end = {.fd = STDIN_FILENO, .events = POLLIN};
+    pin(1);
+    launch_batch(launch, function);
+    puts("ready 1 process");
+    fflush(stdout);
+    while (poll(&end, 1, 0) == 0)
+        launch_batch(launch, function);
+}
+
+static void measure_launch(void)
+{
+    launch_type *launch = (launch_type *)look_up("cuLaunchKernel");
+    void *function = find_kernel();
     uint64_t least = UINT64_MAX;
     for (int batch = 0; batch < BATCHES; batch++) {
         uint64_t began = now_ns();
-        for (int i = 0; i < LAUNCHES; i++)
-            expect(launch(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+        launch_batch(launch, function);
         uint64_t took = now_ns() - began;
         least = took < least ? took : least;
     }
@@ -171,11 +200,13 @@ int main(int count, char **arguments)
         printf("init %.0f ns\n", (double)(now_ns() - began));
     } else if (count >= 2 && strcmp(arguments[1], "launch") == 0) {
         measure_launch();
+    } else if (count == 2 && strcmp(arguments[1], "keep-launching") == 0) {
+        keep_launching();
     } else if (count == 4 && strcmp(arguments[1], "memory") == 0) {
         unsigned long threads = strtoul(arguments[3], NULL, 10);
         measure_memory(strtoul(arguments[2], NULL, 10), threads > MOST_THREADS ? MOST_THREADS : (unsigned)threads);
     } else {
-        fprintf(stderr, "overhead: init | launch | memory LIVE THREADS\n");
+        fprintf(stderr, "overhead: init | launch | keep-launching | memory LIVE THREADS\n");
         return 2;
     }
     return 0;

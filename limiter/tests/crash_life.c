@@ -149,6 +149,26 @@ static int stream_memory(void)
     return 0;
 }
 
+/* By descriptor, twice: the second time nothing but the descriptor holds it. */
+static int give_out_and_take_back(void)
+{
+    CUmemGenericAllocationHandle handle, again;
+    CUmemAllocationProp properties = {.type = 1, .requestedHandleTypes = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    int descriptor;
+    MUST(CALL(cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))(
+        &handle, 2 * MIB, &properties, 0));
+    MUST(CALL(cuMemExportToShareableHandle, (void *, CUmemGenericAllocationHandle, int, unsigned long long))(
+        &descriptor, handle, 1, 0));
+    for (int i = 0; i < 2; i++) {
+        MUST(CALL(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *, void *, int))(
+            &again, (void *)(intptr_t)descriptor, 1)); /* the interface carries it in the pointer */
+        if (i == 0)
+            MUST(CALL(cuMemRelease, (CUmemGenericAllocationHandle))(handle));
+        MUST(CALL(cuMemRelease, (CUmemGenericAllocationHandle))(again));
+    }
+    return close(descriptor);
+}
+
 static int physical_memory(void)
 {
     CUmemGenericAllocationHandle handle, again;
@@ -162,6 +182,7 @@ static int physical_memory(void)
     MUST(CALL(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *, void *))(&again, (void *)(uintptr_t)address));
     MUST(CALL(cuMemRelease, (CUmemGenericAllocationHandle))(handle));
     MUST(CALL(cuMemRelease, (CUmemGenericAllocationHandle))(again));
+    MUST(give_out_and_take_back());
     MUST(CALL(cuMemUnmap, (CUdeviceptr, size_t))(address, bytes));
     return 0;
 }
@@ -332,6 +353,29 @@ static int long_life(void)
     return 0;
 }
 
+static int other_device_life(void)
+{
+    CUfunction function[2];
+    CUcontext contexts[2];
+    CUdeviceptr pointer;
+    MUST(start());
+    contexts[0] = context;
+    MUST(CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))(&contexts[1], 1));
+    for (int i = 0; i < 2; i++) {
+        MUST(CALL(cuCtxSetCurrent, (CUcontext))(contexts[i]));
+        MUST(find_kernel(&function[i], "sim_us50"));
+    }
+    for (int i = 0; i < 24; i++) {
+        MUST(CALL(cuCtxSetCurrent, (CUcontext))(contexts[i % 2]));
+        MUST(launch(function[i % 2], NULL));
+        MUST(synchronize());
+        MUST(allocate(&pointer, 40 * MIB));
+        if (i < 22) /* the last of each device goes with the process */
+            MUST(release(pointer));
+    }
+    return 0;
+}
+
 static int refused_life(void)
 {
     (void)setenv("TF_SHM_PATH", "/nowhere/at/all", 1);
@@ -361,7 +405,8 @@ static int free_linked_life(void)
 
 int live(enum life life)
 {
-    static int (*const lives[LIVES])(void) = {ordinary_life, long_life, refused_life, free_life, free_linked_life};
+    static int (*const lives[LIVES])(void) = {ordinary_life, long_life, other_device_life,
+                                               refused_life, free_life, free_linked_life};
     return lives[life]();
 }
 

@@ -7,6 +7,7 @@
 enum life {
     ORDINARY_LIFE,    /* everything that a program can do under the limiter, once or more */
     LONG_LIFE,        /* work on two streams for long enough to be surveyed */
+    OTHER_DEVICE_LIFE, /* of a thread that goes from one device to the other and back */
     REFUSED_LIFE,     /* of a program whose limit files are not there */
     FREE_LIFE,        /* of one that is not to be limited, and looks the driver's functions up */
     FREE_LINKED_LIFE, /* the same, of one that is linked to them */

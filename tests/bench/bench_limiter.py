@@ -10,10 +10,14 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from buildsupport.native import ROOT, WARNINGS, compiler
+from hypervisor.simulation import machine as machines
+from hypervisor.simulation.environment import environment
+from hypervisor.simulation.profiles import load_description
 from tests.bench.figure import Figure
 
 ROUNDS = 5
@@ -51,14 +55,32 @@ def prepare(folder: Path) -> Programs:
     )
 
 
-def run(programs: Programs, limits: Path | None, *arguments: str) -> dict[str, float]:
+def surroundings(limits: Path | None) -> dict[str, str]:
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "SIM_"))}
     variables["LD_LIBRARY_PATH"] = str(NOOP)
     if limits is not None:
         variables |= {"LD_PRELOAD": str(LIMITER), "TF_SHM_PATH": str(limits)}
-    done = subprocess.run(
-        [str(programs.overhead), *arguments], env=variables, capture_output=True, text=True, timeout=SECONDS, check=True
-    )
+    return variables
+
+
+def run(programs: Programs, limits: Path | None, *arguments: str) -> dict[str, float]:
+    """The program's figures by their names. "launch beside": of a launch while another process launches as well."""
+    command = [str(programs.overhead), arguments[0].split()[0], *arguments[1:]]
+    variables = surroundings(limits)
+    with ExitStack() as stack:
+        if arguments[0].endswith(" beside"):
+            other = stack.enter_context(
+                subprocess.Popen(
+                    [str(programs.overhead), "keep-launching"],
+                    env=variables,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            if other.stdout is None or not other.stdout.readline().startswith("ready"):
+                raise RuntimeError("the process beside did not launch")
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=SECONDS, check=True)
     return {name: float(value) for name, value, _ in (line.split() for line in done.stdout.splitlines())}
 
 
@@ -144,6 +166,37 @@ def scaling(runs: Callable[[str], tuple[list[dict[str, float]], list[dict[str, f
     ]
 
 
+def lookups(folder: Path) -> Figure:
+    """How many of the recorded queries of a CUDA runtime have another answer with the library than without."""
+    machine, limits = folder / "machine", folder / "lookup-limits"
+    machines.create(machine, load_description("t4"))
+    with machines.opened(machine) as opened:
+        uuid = opened.show()["gpus"][0]["uuid"]
+    limits.mkdir()
+    make = [str(compiled(folder, "lookup_limits", "tests/limit_files.c", "tests/file_maker.c")), "make", str(limits)]
+    subprocess.run([*make, uuid, str(GIB), str(NOT_LIMITED)], check=True)
+    probe = compiled(folder, "lookup_probe", "tests/lookup_probe.c", flags=("-ldl", "-rdynamic"))
+    queries = (ROOT / "limiter" / "tests" / "cudart_13_0_queries.txt").read_text()
+
+    def answers(at: Path | None) -> list[str]:
+        variables = environment(machine, surroundings(None)) | surroundings(at)
+        variables["LD_LIBRARY_PATH"] = environment(machine, {})["LD_LIBRARY_PATH"]
+        command = [str(probe), "status"]
+        done = subprocess.run(command, env=variables, input=queries, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    bare, limited = answers(None), answers(limits)
+    differing = sum(one != other for one, other in zip(bare, limited, strict=True))
+    return Figure(
+        name=f"lookups answered otherwise than by the driver, of {len(bare)}",
+        value=differing,
+        unit="answers",
+        target="0",
+        holds=differing == 0,
+        note="queries recorded of the CUDA 13.0 runtime; result, status and symbol compared",
+    )
+
+
 def measure() -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="limiter-bench-") as name:
         folder = Path(name)
@@ -157,6 +210,7 @@ def measure() -> list[Figure]:
         figures = [
             added("launch, no compute limit", runs(NOT_LIMITED, "launch"), "launch", 5),
             added("launch, limited and not blocked", runs(LIMITED, "launch"), "launch", 25),
+            added("launch, limited, two processes", runs(LIMITED, "launch beside"), "launch", 40),
         ]
         for live in ("0", "1000", "100000"):
             pairs = runs(NOT_LIMITED, "memory", live, "1")
@@ -164,4 +218,5 @@ def measure() -> list[Figure]:
             figures.append(added(f"free with {live} live", pairs, "free", 200))
         figures.extend(scaling(lambda threads: runs(NOT_LIMITED, "memory", "0", threads)))
         figures.append(added("start of a process, to cuInit", runs(LIMITED, "init"), "init", 1000, "us", 1000))
+        figures.append(lookups(folder))
         return figures

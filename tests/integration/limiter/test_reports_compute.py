@@ -12,6 +12,7 @@ from hypervisor.simulation import machine as machines
 from hypervisor.simulation.profiles import load_description
 from tests.integration.limiter.conftest import GIB, MIB, Files, Pod, heard
 
+pytestmark = pytest.mark.slow  # loads that run for seconds, and builds with other compilers
 NVML = """
         import pynvml as n
         def answer(function, *arguments):
