@@ -20,8 +20,8 @@ int live(enum life life);
 extern void (*daemon_measures)(void);
 
 /* Answers each byte on `ask` with '0' when `most` bytes can be had, not a
- * block more, and work is done; with another byte when not. Returns when `ask`
- * ends. */
-void survive(int ask, int answer, uint64_t most);
+ * block more, and work is done, and `whole` bytes of the second device; with
+ * another byte when not. Returns when `ask` ends. */
+void survive(int ask, int answer, uint64_t most, uint64_t whole);
 
 #endif

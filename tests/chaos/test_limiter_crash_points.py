@@ -28,7 +28,7 @@ UNPASSED = {
     "hooks_memory.c": "unknown_frees",  # the simulated driver refuses what it does not know
     "costs.c": "&function->first_cost_ns",  # a process's own table, where another one has learned the cost
     "hooks_processes.c": "told_of_nvml_tables",  # by nvidia-smi only
-    "bindings.c": "",  # a process's own list; the simulated driver has nothing to bind to
+    "bindings.c": "",  # a process's own list; this machine has no switches to bind memory to
     "sampler.c": "",  # a process's own samples; which are given up depends on the clock
 }
 

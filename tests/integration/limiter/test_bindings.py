@@ -1,6 +1,6 @@
 """Physical memory that is only bound to something: it counts for as long as the driver holds it.
 
-The judge is the driver that only counts, limiter/tests/fake_physical.c.
+The judge is the driver that only counts, limiter/tests/fake_physical.c, or the ledger of the simulated one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.limiter.conftest import GIB, Pod
+from hypervisor.simulation import machine as machines
+from hypervisor.simulation.profiles import load_description
+from tests.integration.limiter.conftest import GIB, MIB, Files, Pod, heard
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"  # of the driver's only device
 
@@ -107,6 +109,48 @@ def test_memory_bound_to_a_multicast_object_counts_until_it_is_let_go(fake: Call
                                        (imported(), unbound), (imported(), released)]])
     """)
     assert seen == [[[600, 600, 2], [0, 0], 0]] * 5
+
+
+@pytest.mark.parametrize("end", ["unbound", "released"])
+def test_memory_bound_to_a_multicast_object_is_the_simulated_driver_s_too(
+    tmp_path: Path, limit_files: Path, end: str
+) -> None:
+    """Its ledger is the judge, where the machine has switches."""
+    machine = tmp_path / "machine"
+    machines.create(machine, load_description("h100-sxm-80gb"))
+    with machines.opened(machine) as opened:
+        uuid = opened.show()["gpus"][0]["uuid"]
+    limits = tmp_path / "limits"
+    limits.mkdir()
+    switched = Pod(machine, Files(limits, limit_files, uuid))
+    switched.files.make(GIB)
+    source = f"""
+        {PHYSICAL}
+        {ENDINGS}
+        class Group(ctypes.Structure):
+            _fields_ = [("devices", ctypes.c_uint), ("size", ctypes.c_size_t),
+                        ("handles", ctypes.c_ulonglong), ("flags", ctypes.c_ulonglong)]
+        group, whole = ctypes.c_uint64(), Group(1, 600 * MIB, 0, 0)
+        must("cuMulticastCreate", ctypes.byref(group), ctypes.byref(whole))
+        must("cuMulticastAddDevice", group, 0)
+        result, handle = create()
+        must("cuMulticastBindMem", group, zero, handle, zero, size, none)
+        must("cuMemRelease", handle)
+        tell([result, counted(), create()[0]])
+        sys.stdin.readline()
+        {end}(group)
+        tell([counted(), create()[0]])
+        sys.stdin.readline()
+    """
+    context = switched.gpu()["memory"]["context_bytes"]
+    with switched.running(source) as process:
+        assert heard(process) == [0, 600, 2]
+        assert switched.gpu()["memory"]["used_bytes"] == context + 600 * MIB
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert heard(process) == [0, 0]
+        assert switched.gpu()["memory"]["used_bytes"] == context + 600 * MIB  # of the new one alone
 
 
 SPARSE = """

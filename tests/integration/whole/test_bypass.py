@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,22 +18,45 @@ from tests.simulated_load import program
 
 __all__ = ["build"]
 SIMULATOR = ROOT / "hypervisor" / "native" / "simulator"
-MODES = ["RTLD_LOCAL", "RTLD_DEEPBIND"]
+# How a program that the daemon limits comes to the plugin's own call of the driver.
+WAYS = {
+    "plainly": "plugin = ctypes.CDLL(path)",
+    "RTLD_DEEPBIND": "plugin = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_DEEPBIND)",
+    "dlmopen": """
+libc = ctypes.CDLL(None)
+libc.dlmopen.restype, libc.dlmopen.argtypes = ctypes.c_void_p, [ctypes.c_long, ctypes.c_char_p, ctypes.c_int]
+plugin = ctypes.CDLL(path, handle=libc.dlmopen(-1, path.encode(), os.RTLD_NOW))
+""",
+    "chroot": """
+plugin = ctypes.CDLL(path)
+for name in ("TF_SHM_PATH", "TF_ISOLATION_MODE"):
+    os.environ.pop(name, None)
+os.chroot(sys.argv[2])
+""",
+}
 SOURCE = """
 import ctypes, os, sys
-print(ctypes.CDLL(sys.argv[1], mode=os.RTLD_NOW | getattr(os, sys.argv[2])).allocate(), flush=True)
+path = sys.argv[1]
+{way}
+print(plugin.allocate(), flush=True)
 sys.stdin.readline()
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-def test_a_library_that_binds_past_the_limiter_is_told(
-    daemon: DaemonProcess, build: Callable[..., Path], mode: str
+@pytest.mark.parametrize("way", WAYS)
+def test_a_program_that_gets_past_the_limiter_is_told(
+    daemon: DaemonProcess, build: Callable[..., Path], tmp_path: Path, way: str
 ) -> None:
+    if way == "chroot":
+        if os.geteuid() != 0:
+            pytest.skip("only root can change its root")
+        inside = tmp_path / "root" / daemon.machine.relative_to("/")
+        inside.parent.mkdir(parents=True)
+        os.link(daemon.machine, inside)  # the simulated driver is a file, and a real one isn't
     plugin = build("deepbind.so", "deepbind.c", flags=("-shared", "-fPIC", str(SIMULATOR / "libcuda.so.1")))
     command = program("exec", "--server", daemon.owner_address, "--gpu", "2", "--vram", "1Gi", "--name", "past", "--")
-    command += [sys.executable, "-c", SOURCE, str(plugin), mode]
+    command += [sys.executable, "-c", SOURCE.format(way=WAYS[way]), str(plugin), str(tmp_path / "root")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         answer = int(process.stdout.readline())
@@ -45,7 +69,7 @@ def test_a_library_that_binds_past_the_limiter_is_told(
             items = json.loads(daemon.cli("get", "events", "-o", "json").stdout)["items"]
             return [event for event in items if event["reason"] == "LimiterBypassed"]
 
-        if mode == "RTLD_LOCAL":  # the control: it is refused by its limit, and nothing is told
+        if way == "plainly":  # the control: it is refused by its limit, and nothing is told
             assert answer == 2
             wait_until(lambda: pod().get("processes"), "an attached process")
             assert pod()["bypassingPids"] == []
