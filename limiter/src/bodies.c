@@ -1,5 +1,6 @@
 #include "bodies.h"
 
+#include "hypervisor_atomics.h"
 #include "os.h"
 #include "process.h"
 
@@ -16,7 +17,7 @@ static uint64_t file_of(int descriptor)
 /* Never used twice; the low bit says that the memory is the host's. */
 static uint64_t new_body(struct hv_process *process, bool host)
 {
-    return __atomic_add_fetch(&process->bodies, 2, __ATOMIC_RELAXED) | host; /* only has to differ */
+    return (hv_add_relaxed(&process->bodies, 2) + 2) | host; /* only has to differ */
 }
 
 static bool put_descriptor(struct hv_process *process, int descriptor, uint64_t body, const struct hv_pointer_record *of)

@@ -353,29 +353,6 @@ static int long_life(void)
     return 0;
 }
 
-static int other_device_life(void)
-{
-    CUfunction function[2];
-    CUcontext contexts[2];
-    CUdeviceptr pointer;
-    MUST(start());
-    contexts[0] = context;
-    MUST(CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))(&contexts[1], 1));
-    for (int i = 0; i < 2; i++) {
-        MUST(CALL(cuCtxSetCurrent, (CUcontext))(contexts[i]));
-        MUST(find_kernel(&function[i], "sim_us50"));
-    }
-    for (int i = 0; i < 24; i++) {
-        MUST(CALL(cuCtxSetCurrent, (CUcontext))(contexts[i % 2]));
-        MUST(launch(function[i % 2], NULL));
-        MUST(synchronize());
-        MUST(allocate(&pointer, 40 * MIB));
-        if (i < 22) /* the last of each device goes with the process */
-            MUST(release(pointer));
-    }
-    return 0;
-}
-
 static int refused_life(void)
 {
     (void)setenv("TF_SHM_PATH", "/nowhere/at/all", 1);
@@ -405,25 +382,11 @@ static int free_linked_life(void)
 
 int live(enum life life)
 {
-    static int (*const lives[LIVES])(void) = {ordinary_life, long_life, other_device_life,
-                                               refused_life, free_life, free_linked_life};
+    static int (*const lives[LIVES])(void) = {ordinary_life, long_life, refused_life, free_life, free_linked_life};
     return lives[life]();
 }
 
 /* The number of the step that failed, as a digit. */
-static char alive_beside(CUcontext other, uint64_t whole)
-{
-    CUdeviceptr pointer, more;
-    int results[4] = {CALL(cuCtxSetCurrent, (CUcontext))(other), allocate(&pointer, whole), allocate(&more, BLOCK), 0};
-    if (results[1] == CUDA_SUCCESS)
-        results[3] = release(pointer);
-    if (CALL(cuCtxSetCurrent, (CUcontext))(context) != CUDA_SUCCESS || results[0] != CUDA_SUCCESS)
-        return '6';
-    if (results[1] != CUDA_SUCCESS)
-        return '7';
-    return results[2] == CUDA_ERROR_OUT_OF_MEMORY && results[3] == CUDA_SUCCESS ? '0' : '8';
-}
-
 static char still_alive(CUfunction function, uint64_t most)
 {
     CUdeviceptr pointer, more;
@@ -439,17 +402,14 @@ static char still_alive(CUfunction function, uint64_t most)
     return release(pointer) == CUDA_SUCCESS ? '0' : '5';
 }
 
-void survive(int ask, int answer, uint64_t most, uint64_t whole)
+void survive(int ask, int answer, uint64_t most)
 {
     char word;
-    CUcontext other;
     CUfunction function = NULL;
-    if (start() != 0 || find_kernel(&function, "sim_us50") != 0 ||
-        CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))(&other, 1) != 0)
+    if (start() != 0 || find_kernel(&function, "sim_us50") != 0)
         return;
     while (read(ask, &word, 1) == 1) {
         word = still_alive(function, most);
-        word = word == '0' ? alive_beside(other, whole) : word;
         if (write(answer, &word, 1) != 1)
             return;
     }

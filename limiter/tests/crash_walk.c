@@ -34,7 +34,6 @@
 #include "slots.h"
 
 #define SECONDS_TO_ANSWER 20
-#define DEVICES 2 /* of the same limit; contexts count on the first alone */
 
 /* What each life finds of those before. */
 #define CLAIMED_SLOT 5
@@ -111,7 +110,7 @@ static struct survivor begin_survivor(void)
     struct survivor survivor = {.pid = fork(), .ask = ask[1], .answer = answer[0]};
     if (survivor.pid == 0) {
         close(ask[1]);
-        survive(ask[0], answer[1], limit - context_bytes, limit);
+        survive(ask[0], answer[1], limit - context_bytes);
         _exit(0);
     }
     return survivor;
@@ -131,14 +130,14 @@ static void ask_survivor(const struct survivor *survivor, uint32_t site)
 
 /* ---- what is left ---- */
 
-static uint64_t live_bytes(uint32_t device, uint32_t *live)
+static uint64_t live_bytes(uint32_t *live)
 {
     uint64_t sum = 0;
     *live = 0;
     for (uint32_t i = 0; i < HV_PROCESS_SLOTS; i++) {
         if ((made_slot(&files, i)->state & 0xff) != HV_SLOT_LIVE)
             continue;
-        sum += made_slot(&files, i)->devices[device].bytes;
+        sum += made_slot(&files, i)->devices[0].bytes;
         ++*live;
     }
     return sum;
@@ -147,22 +146,17 @@ static uint64_t live_bytes(uint32_t device, uint32_t *live)
 static void check_death(const struct survivor *survivor, uint32_t site)
 {
     uint32_t live;
-    uint64_t total, held;
-    for (uint32_t device = 0; device < DEVICES; device++) {
-        total = hv_total_bytes(made_usage(&files, device)->total);
-        held = live_bytes(device, &live);
-        if (total < held || total > limit)
-            fail(site, "the total before it is healed", total, held);
-    }
+    uint64_t total = hv_total_bytes(made_usage(&files, 0)->total);
+    uint64_t held = live_bytes(&live);
+    if (total < held || total > limit)
+        fail(site, "the total before it is healed", total, held);
     ask_survivor(survivor, site);
-    for (uint32_t device = 0; device < DEVICES; device++) {
-        total = hv_total_bytes(made_usage(&files, device)->total);
-        held = live_bytes(device, &live);
-        if (live != 1)
-            fail(site, "live slots", live, 1);
-        if (total != held || held > (device == 0 ? context_bytes : 0) + (limit >> 10)) /* it may keep a little */
-            fail(site, "the total afterwards", total, held);
-    }
+    total = hv_total_bytes(made_usage(&files, 0)->total);
+    held = live_bytes(&live);
+    if (live != 1)
+        fail(site, "live slots", live, 1);
+    if (total != held || held > context_bytes + (limit >> 10)) /* it may keep a little */
+        fail(site, "the total afterwards", total, held);
     if (made_usage(&files, 0)->host_bytes != 0 && hv_total_bytes(made_usage(&files, 0)->host_bytes) != 0)
         fail(site, "host memory", hv_total_bytes(made_usage(&files, 0)->host_bytes), 0);
     const struct hv_message_ring *ring = (const void *)(files.usage + HV_USAGE_MESSAGES_OFFSET);

@@ -154,9 +154,13 @@ def test_an_importer_holds_memory_after_its_owner_s_end(pod: Pod, road: str, lim
     """
     context = pod.gpu()["memory"]["context_bytes"]
     with pod.running(source, limited=limited) as process:
-        for held in (600 * MIB + 2 * context, 600 * MIB + context, context):
+
+        def holds(held: int) -> None:
             heard(process)
-            wait_until(lambda held=held: pod.gpu()["memory"]["used_bytes"] == held, f"{held} bytes held")
+            wait_until(lambda: pod.gpu()["memory"]["used_bytes"] == held, f"{held} bytes held")
+
+        for held in (600 * MIB + 2 * context, 600 * MIB + context, context):
+            holds(held)
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()

@@ -31,7 +31,15 @@ plugin = ctypes.CDLL(path, handle=libc.dlmopen(-1, path.encode(), os.RTLD_NOW))
 plugin = ctypes.CDLL(path)
 for name in ("TF_SHM_PATH", "TF_ISOLATION_MODE"):
     os.environ.pop(name, None)
-os.chroot(sys.argv[2])
+libc, root = ctypes.CDLL(None, use_errno=True), sys.argv[2].encode()
+NEW_NAMESPACE, PRIVATE, BIND = 0x20000, 0x44000, 0x5000  # of mounts; each with all below
+for result in (
+    libc.unshare(NEW_NAMESPACE),
+    libc.mount(None, b"/", None, PRIVATE, None),
+    libc.mount(b"/proc", root + b"/proc", None, BIND, None),  # the simulated driver knows processes by it
+):
+    assert result == 0, os.strerror(ctypes.get_errno())
+os.chroot(root)
 """,
 }
 SOURCE = """
@@ -53,6 +61,7 @@ def test_a_program_that_gets_past_the_limiter_is_told(
             pytest.skip("only root can change its root")
         inside = tmp_path / "root" / daemon.machine.relative_to("/")
         inside.parent.mkdir(parents=True)
+        (tmp_path / "root" / "proc").mkdir()
         os.link(daemon.machine, inside)  # the simulated driver is a file, and a real one isn't
     plugin = build("deepbind.so", "deepbind.c", flags=("-shared", "-fPIC", str(SIMULATOR / "libcuda.so.1")))
     command = program("exec", "--server", daemon.owner_address, "--gpu", "2", "--vram", "1Gi", "--name", "past", "--")
