@@ -74,7 +74,8 @@ def _start(daemon: DaemonProcess, note: str) -> list[Figure]:
 
 
 def _processes(daemon: DaemonProcess) -> list[int]:
-    children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
+    tasks = Path(f"/proc/{daemon.pid}/task").iterdir()  # whichever thread started a child
+    children = [pid for task in tasks for pid in (task / "children").read_text().split()]
     return [daemon.pid, *map(int, children)]
 
 
