@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from hypervisor.doctor import yaml_text
 from hypervisor.doctor.root import Root
 
 CONTAINERD = "/etc/containerd/config.toml"
@@ -92,7 +93,7 @@ def cdi_specs(root: Root) -> list[CdiSpec]:
 
 def _cdi(file: str, text: str) -> CdiSpec:
     try:
-        data = yaml.safe_load(text)
+        data = yaml_text.parse(text)
     except yaml.YAMLError as error:
         return CdiSpec(file, "", (), (), f"no YAML: {str(error).splitlines()[0]}")
     if not isinstance(data, dict):

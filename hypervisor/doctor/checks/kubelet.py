@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import yaml
 
+from hypervisor.doctor import yaml_text
 from hypervisor.doctor.check import Outcome, Stage, check, failed, not_applicable, passed, warned
 from hypervisor.doctor.checks.driver import NVML
 from hypervisor.doctor.kernel_log import matching
@@ -295,7 +296,7 @@ def kubelet_configuration(subject: NodeSubject) -> Mapping[str, object]:
     """The kubelet's configuration file; empty where there is none."""
     text = subject.root.text(_CONFIG)
     try:
-        found = yaml.safe_load(text) if text else {}
+        found = yaml_text.parse(text) if text else {}
     except yaml.YAMLError:
         return {}
     return found if isinstance(found, Mapping) else {}

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
+from hypervisor.doctor import yaml_text
 from hypervisor.doctor.bundle import FACTS, record, write
 from hypervisor.doctor.diagnose import diagnose_node, diagnose_pod
 from hypervisor.doctor.facts import NodeFacts
@@ -227,3 +229,11 @@ def test_a_damaged_index_is_told(tmp_path: Path) -> None:
         place.write_text(content)
         with pytest.raises(UnreadableError, match="not an index"):
             Root(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 100_000, "- " * 100_000, "a: " + "9" * 100_000])
+def test_yaml_without_end_is_refused_at_once(text: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(yaml.YAMLError):
+        yaml_text.parse(text)
+    assert time.process_time() - begun < 2
