@@ -100,7 +100,9 @@ class HypervisorPods:
             if error.code != CONFLICT:
                 raise
             self._crashing.pop(crash.uid, None)
-            return  # another Pod of this name by now
+            # Another Pod of this name by now, which is not our doing and is not to be told.
+            await self._remember(crash.node, after, None)
+            return
         self._crashing.pop(crash.uid, None)
         self.recreated_total += 1
         log.warning("a hypervisor's Pod is made anew", pod=crash.pod, node=crash.node, restarts=crash.restarts)
@@ -169,7 +171,7 @@ class HypervisorPods:
             return Recreated()
         return crash_loops.recreated((live["metadata"].get("annotations") or {}).get(names.RECREATED, ""))
 
-    async def _remember(self, node: str, recreated: Recreated, told: Recreation) -> str:
+    async def _remember(self, node: str, recreated: Recreated, told: Recreation | None) -> str:
         """On the GPUNode, which is made where the hypervisor never came so far as to report; returns its UID."""
         body = {
             "apiVersion": names.API_VERSION,
