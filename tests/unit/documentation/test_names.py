@@ -9,9 +9,11 @@ import click
 import pytest
 
 from buildsupport.reference import metrics
+from buildsupport.reference.events import OWN
 from buildsupport.reference.pages import PAGES
 from hypervisor.cli.main import hypervisor
 from hypervisor.doctor.checks import CLUSTER_CHECKS, NODE_CHECKS, POD_CHECKS
+from hypervisor.model.event_reasons import EVENT_REASONS
 from tests.documentation.blocks import DOCS
 
 WRITTEN = sorted({path.name for path in DOCS.glob("*.md")} - PAGES.keys())
@@ -50,3 +52,10 @@ def test_commands(page: str) -> None:
 def test_there_are_hand_written_pages() -> None:
     assert {"concepts.md", "troubleshooting.md", "security.md"} <= set(WRITTEN)
     assert Path(DOCS / "index.md").exists()
+
+
+def test_events() -> None:
+    known = EVENT_REASONS.keys() | {reason for reasons in OWN.values() for reason in reasons}
+    for page in WRITTEN:
+        named = set(re.findall(r"[Ee]vents? `([A-Z][A-Za-z]+)`", words(page)))
+        assert sorted(named - known) == [], page
