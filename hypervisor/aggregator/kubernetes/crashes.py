@@ -173,13 +173,13 @@ class HypervisorPods:
 
     async def _remember(self, node: str, recreated: Recreated, told: Recreation | None) -> str:
         """On the GPUNode, which is made where the hypervisor never came so far as to report; returns its UID."""
+        annotations = {names.RECREATED: recreated.text()}
+        if told is not None:
+            annotations[names.RECREATION] = told.text()
         body = {
             "apiVersion": names.API_VERSION,
             "kind": "GPUNode",
-            "metadata": {
-                "name": node,
-                "annotations": {names.RECREATED: recreated.text(), names.RECREATION: told.text()},
-            },
+            "metadata": {"name": node, "annotations": annotations},
         }
         place = f"{names.GPU_NODES}/{node}"
         live = await self._client.apply(place, body, manager=names.RECREATE_MANAGER, force=True)
