@@ -23,3 +23,10 @@ def set_up(level: str) -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_not_of_callers_who_left)
+
+
+def _not_of_callers_who_left(record: logging.LogRecord) -> bool:
+    """gRPC tells with a traceback of each caller who leaves while a message is on its way to it: no fault of ours, and
+    no line that others may write into our log as often as they like."""
+    return not record.getMessage().startswith("ExecuteBatchError")
