@@ -33,6 +33,7 @@ TICK_SECONDS = 0.25
 SHOWN_WINDOW_SECONDS = 2.0
 CHANGE_AT = 0.4
 KILL_AT = 0.7
+RESTART_AFTER = 0.1
 
 
 @dataclass
@@ -208,8 +209,11 @@ def _watch(course: Course, truth: Truth, programs: Sequence[Workload], seconds: 
     begin = time.monotonic()
     marks: dict[str, float] = {}
     before: dict[str, Any] = {}
-    # On a machine with much else to do a turn may take seconds: what the course promises happens all the same.
-    while (elapsed := time.monotonic() - begin) < seconds or "restart" not in marks:
+    # On a machine with much else to do a turn may take seconds: what the course promises happens all the same, and the
+    # programs are watched as long as planned after it.
+    until = begin + seconds
+    while (now := time.monotonic()) < until or "restart" not in marks:
+        elapsed = now - begin
         sample = truth.sample()
         course.samples.append(sample)
         marks.setdefault("begin", sample.at_seconds)
@@ -221,7 +225,7 @@ def _watch(course: Course, truth: Truth, programs: Sequence[Workload], seconds: 
             course.processes.kill("daemon")
             marks["kill"] = truth.sample().at_seconds
             course.screen.say("the daemon was killed with -9; the programs go on under their limits")
-        if elapsed >= seconds * (KILL_AT + 0.1) and "restart" not in marks:
+        if elapsed >= seconds * (KILL_AT + RESTART_AFTER) and "restart" not in marks:
             _start_daemon(course)
             wait_for(
                 "the daemon after its restart",
@@ -231,6 +235,7 @@ def _watch(course: Course, truth: Truth, programs: Sequence[Workload], seconds: 
                 meanwhile=lambda: course.samples.append(truth.sample()),
             )
             marks["restart"] = truth.sample().at_seconds
+            until = max(until, time.monotonic() + seconds * (1 - KILL_AT - RESTART_AFTER))
             course.found(
                 _allocations(course) == before,
                 f"daemon killed with -9 and restarted: the same {len(before)} allocations",
