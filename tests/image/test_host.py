@@ -94,7 +94,7 @@ def test_it_runs_as_its_own_user_and_tells_systemd_how_it_is(host: Machine) -> N
     ready(host)
     assert host.property("hypervisor", "ActiveState") == "active"
     assert host.property("hypervisor", "Type") == "notify"
-    assert "8 GPUs" in host.property("hypervisor", "StatusText")
+    wait_until(lambda: "8 GPUs" in host.property("hypervisor", "StatusText"), "the status of a ready node", 60)
     pid = host.property("hypervisor", "MainPID")
     user = host.run("ps", "-o", "user=", "-p", pid).stdout.strip()
     assert user == "hypervisor"
