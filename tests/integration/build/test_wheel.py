@@ -28,7 +28,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     packed = clone / "source.tar"
     packed.write_bytes(archive.stdout)
     with tarfile.open(packed) as tar:
-        tar.extractall(clone / "source", filter="data")
+        # Debian's Python 3.11.2 has the filters as no argument yet.
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(clone / "source")
     out = clone / "wheels"
     built = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(out), "."],

@@ -47,7 +47,9 @@ def _plant(machine: Machine) -> None:
 
 def _unpacked(archive: Path, directory: Path) -> NodeSubject:
     with tarfile.open(archive) as file:
-        file.extractall(directory, filter="data")
+        # Debian's Python 3.11.2 has the filters as no argument yet.
+        file.extraction_filter = getattr(tarfile, "data_filter", None)
+        file.extractall(directory)
     root = Root(directory)
     return NodeSubject(
         root=root,
