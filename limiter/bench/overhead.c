@@ -7,7 +7,8 @@
  *   overhead launch                     ns per launch, least of the batches
  *   overhead keep-launching             on the second processor, until stdin
  *                                       ends: what another one launches beside
- *   overhead memory LIVE THREADS        ns per alloc and per free with so many
+ *   overhead memory LIVE THREADS [BYTES]
+ *                                       ns per alloc and per free with so many
  *                                       allocations live, pairs per second and
  *                                       CPU time per pair
  *
@@ -28,8 +29,8 @@
 #define BATCHES 60
 #define LAUNCHES 20000
 #define PAIRS 4000
+#define MEMORY_BATCHES 600 /* also on a driver that does nothing, far longer than threads take to start */
 #define MOST_THREADS 16
-#define ALLOCATION_BYTES 4096
 
 typedef int launch_type(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
                         void **);
@@ -38,6 +39,7 @@ static void *driver;
 static int (*mem_alloc)(uint64_t *, size_t);
 static int (*mem_free)(uint64_t);
 static void *context;
+static size_t allocation_bytes = 4096;
 
 static uint64_t now_ns(void)
 {
@@ -137,8 +139,10 @@ static void measure_launch(void)
 }
 
 struct worker {
-    double alloc_ns, free_ns, pairs_per_second;
+    double alloc_ns, free_ns;
+    uint64_t began, ended;
     unsigned cpu;
+    pthread_barrier_t *together; /* threads that do not run at once say nothing about each other */
 };
 
 static void *run_pairs(void *argument)
@@ -148,11 +152,12 @@ static void *run_pairs(void *argument)
     uint64_t least_alloc = UINT64_MAX, least_free = UINT64_MAX;
     pin(worker->cpu);
     expect(((int (*)(void *))look_up("cuCtxSetCurrent"))(context), "cuCtxSetCurrent");
-    uint64_t start = now_ns();
-    for (int batch = 0; batch < BATCHES; batch++) {
+    pthread_barrier_wait(worker->together);
+    worker->began = now_ns();
+    for (int batch = 0; batch < MEMORY_BATCHES; batch++) {
         uint64_t began = now_ns();
         for (int i = 0; i < PAIRS; i++)
-            expect(mem_alloc(&pointers[i], ALLOCATION_BYTES), "cuMemAlloc");
+            expect(mem_alloc(&pointers[i], allocation_bytes), "cuMemAlloc");
         uint64_t middle = now_ns();
         for (int i = 0; i < PAIRS; i++)
             expect(mem_free(pointers[i]), "cuMemFree");
@@ -162,7 +167,7 @@ static void *run_pairs(void *argument)
     }
     worker->alloc_ns = (double)least_alloc / PAIRS;
     worker->free_ns = (double)least_free / PAIRS;
-    worker->pairs_per_second = (double)BATCHES * PAIRS * 1e9 / (double)(now_ns() - start);
+    worker->ended = now_ns();
     return NULL;
 }
 
@@ -170,23 +175,29 @@ static void measure_memory(unsigned long live, unsigned threads)
 {
     struct worker workers[MOST_THREADS] = {0};
     pthread_t handles[MOST_THREADS];
+    pthread_barrier_t together;
     mem_alloc = (int (*)(uint64_t *, size_t))look_up("cuMemAlloc_v2");
     mem_free = (int (*)(uint64_t))look_up("cuMemFree_v2");
     uint64_t pointer;
     for (unsigned long i = 0; i < live; i++)
-        expect(mem_alloc(&pointer, ALLOCATION_BYTES), "cuMemAlloc");
+        expect(mem_alloc(&pointer, allocation_bytes), "cuMemAlloc");
     uint64_t cpu_before = cpu_ns();
+    pthread_barrier_init(&together, NULL, threads);
     for (unsigned i = 0; i < threads; i++) {
         workers[i].cpu = i;
+        workers[i].together = &together;
         if (pthread_create(&handles[i], NULL, run_pairs, &workers[i]) != 0)
             exit(1);
     }
-    double pairs = 0;
+    uint64_t began = UINT64_MAX, ended = 0;
     for (unsigned i = 0; i < threads; i++) {
         pthread_join(handles[i], NULL);
-        pairs += workers[i].pairs_per_second;
+        began = workers[i].began < began ? workers[i].began : began;
+        ended = workers[i].ended > ended ? workers[i].ended : ended;
     }
-    double cpu_pair = (double)(cpu_ns() - cpu_before) / ((double)BATCHES * PAIRS * threads);
+    double all = (double)MEMORY_BATCHES * PAIRS * threads;
+    double pairs = all * 1e9 / (double)(ended - began);
+    double cpu_pair = (double)(cpu_ns() - cpu_before) / all;
     printf("alloc %.1f ns\nfree %.1f ns\npairs %.0f 1/s\ncpu_pair %.1f ns\n", workers[0].alloc_ns, workers[0].free_ns,
            pairs, cpu_pair);
 }
@@ -202,11 +213,13 @@ int main(int count, char **arguments)
         measure_launch();
     } else if (count == 2 && strcmp(arguments[1], "keep-launching") == 0) {
         keep_launching();
-    } else if (count == 4 && strcmp(arguments[1], "memory") == 0) {
+    } else if ((count == 4 || count == 5) && strcmp(arguments[1], "memory") == 0) {
+        if (count == 5)
+            allocation_bytes = strtoul(arguments[4], NULL, 10);
         unsigned long threads = strtoul(arguments[3], NULL, 10);
         measure_memory(strtoul(arguments[2], NULL, 10), threads > MOST_THREADS ? MOST_THREADS : (unsigned)threads);
     } else {
-        fprintf(stderr, "overhead: init | launch | keep-launching | memory LIVE THREADS\n");
+        fprintf(stderr, "overhead: init | launch | keep-launching | memory LIVE THREADS [BYTES]\n");
         return 2;
     }
     return 0;

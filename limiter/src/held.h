@@ -10,12 +10,14 @@
 #include "process.h"
 #include "thread.h"
 
+/* Gives the thread its stripe (memory.c). */
+uint32_t hv_thread_stripe_slowly(struct hv_process *process);
+
 /* The stripe of this thread, of HV_KEPT_STRIPES. */
 static inline uint32_t hv_thread_stripe(struct hv_process *process)
 {
-    if (hv_unlikely(hv_thread.kept_stripe == 0))
-        hv_thread.kept_stripe = hv_add_acq_rel_32(&process->kept.next_thread, 1) % HV_KEPT_STRIPES + 1;
-    return hv_thread.kept_stripe - 1;
+    uint32_t stripe = hv_thread.kept_stripe;
+    return hv_likely(stripe != 0) ? stripe - 1 : hv_thread_stripe_slowly(process);
 }
 
 /* false, and told: no memory for it. */

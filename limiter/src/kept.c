@@ -2,12 +2,20 @@
 
 #include "hypervisor_atomics.h"
 
-#define FRACTION_OF_LIMIT 7000 /* the sum of 1/k up to 512 is below 7 */
+#define FRACTION_OF_LIMIT UINT64_C(7000) /* the sum of 1/k up to 512 is below 7 */
+
+uint32_t hv_kept_join(struct hv_kept *kept)
+{
+    return hv_add_acq_rel_32(&kept->threads, 1);
+}
 
 uint64_t hv_kept_most(const struct hv_kept *kept, uint64_t limit_bytes)
 {
-    uint64_t processes = hv_load_relaxed_32(&kept->processes); /* a hint; carries no other data */
-    return limit_bytes / (UINT64_C(1) * FRACTION_OF_LIMIT * HV_KEPT_STRIPES * (processes == 0 ? HV_PROCESS_SLOTS : processes));
+    /* Hints, both; they carry no other data. */
+    uint64_t processes = hv_load_relaxed_32(&kept->processes);
+    uint64_t threads = hv_load_relaxed_32(&kept->threads);
+    uint64_t stripes = threads == 0 ? 1 : threads < HV_KEPT_STRIPES ? threads : HV_KEPT_STRIPES;
+    return limit_bytes / (FRACTION_OF_LIMIT * stripes * (processes == 0 ? HV_PROCESS_SLOTS : processes));
 }
 
 void hv_kept_count_processes(struct hv_kept *kept, const struct hv_slot_table *slots)

@@ -3,7 +3,9 @@
  * processes share. They stay in the ledger, so the error is on the high side;
  * and a process gives all of it back before anything is refused to it. What
  * others keep is little: the k-th process keeps at most a k-th of a 7000th of
- * the limit, which for 512 processes together is less than a thousandth.
+ * the limit, which for 512 processes together is less than a thousandth. Its
+ * threads share that evenly: when one more comes, all give up what they keep,
+ * since each may keep less from then on.
  */
 #ifndef HV_KEPT_H
 #define HV_KEPT_H
@@ -24,9 +26,12 @@ struct hv_kept_stripe {
 
 struct hv_kept {
     struct hv_kept_stripe stripes[HV_KEPT_STRIPES];
-    uint32_t next_thread;
+    uint32_t threads;   /* that ever allocated or freed */
     uint32_t processes; /* slots that were ever used, when last counted; 0: not yet */
 };
+
+/* Count a thread in: its number, from 0. */
+uint32_t hv_kept_join(struct hv_kept *kept);
 
 /* Most that a stripe keeps under this limit. */
 uint64_t hv_kept_most(const struct hv_kept *kept, uint64_t limit_bytes);

@@ -1,6 +1,16 @@
 #include "ledger.h"
 
+#include <stddef.h>
+
 #include "compiler.h"
+
+/* At once, while the line that total and peak share is this processor's. */
+static void note_peak(uint64_t *word, uint64_t bytes)
+{
+    uint64_t peak = hv_load_relaxed(word);
+    while (bytes > peak && !hv_cas_relaxed(word, &peak, bytes)) {
+    }
+}
 
 bool hv_ledger_reserve(const struct hv_account *account, uint64_t n, uint64_t limit)
 {
@@ -8,6 +18,8 @@ bool hv_ledger_reserve(const struct hv_account *account, uint64_t n, uint64_t li
     while (operation.at != HV_LEDGER_GRANTED && operation.at != HV_LEDGER_REFUSED) {
         HV_CRASH_POINT("reserve");
         hv_reserve_step(&operation);
+        if (operation.at == HV_LEDGER_OWN && account->peak != NULL)
+            note_peak(account->peak, hv_total_bytes(operation.seen) + n);
     }
     HV_CRASH_POINT("reserve");
     return operation.at == HV_LEDGER_GRANTED;

@@ -18,11 +18,12 @@
 #include "hypervisor_atomics.h"
 #include "hypervisor_limits.h"
 
-/* The three words of one account: of a device, or of pinned host memory. */
+/* The words of one account: of a device, or of pinned host memory. */
 struct hv_account {
     uint64_t *total;     /* of the Pod: epoch and bytes */
     uint64_t *bytes;     /* of this process */
     uint64_t *in_flight; /* of this process */
+    uint64_t *peak;      /* the most that total ever was, for people; NULL: nobody asks */
 };
 
 static inline uint64_t hv_total_bytes(uint64_t total)

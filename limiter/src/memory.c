@@ -43,7 +43,8 @@ static struct hv_account account_of(struct hv_process_slot *slot, uint32_t devic
                                    .in_flight = &slot->host_in_flight_bytes};
     return (struct hv_account){.total = &hv_files()->devices[device]->total,
                                .bytes = &slot->devices[device].bytes,
-                               .in_flight = &slot->devices[device].in_flight_bytes};
+                               .in_flight = &slot->devices[device].in_flight_bytes,
+                               .peak = &hv_files()->devices[device]->peak_bytes};
 }
 
 /* What total may come to: the limit less what contexts and modules hold. MPS bounds each process of a hard share on its
@@ -123,15 +124,6 @@ void hv_memory_heal(struct hv_process *process)
 
 /* ---- reserving ---- */
 
-static void note_peak(uint32_t device)
-{
-    struct hv_device_usage *usage = hv_files()->devices[device];
-    uint64_t bytes = hv_total_bytes(hv_load_relaxed(&usage->total));
-    uint64_t peak = hv_load_relaxed(&usage->peak_bytes);
-    while (bytes > peak && !hv_cas_relaxed(&usage->peak_bytes, &peak, bytes)) {
-    }
-}
-
 static void tell_denial(struct hv_reservation *reservation, uint64_t limit)
 {
     uint64_t denials = hv_add_relaxed(&reservation->slot->devices[reservation->device].denials, 1) + 1;
@@ -161,7 +153,6 @@ static bool reserve_kept(struct hv_reservation *reservation, uint64_t limit)
         return false;
     if (!hv_kept_put(kept, stripe, device, most / 2, most))
         hv_ledger_release(&account, most / 2);
-    note_peak(device);
     return true;
 }
 
@@ -186,21 +177,35 @@ static bool try_reserve(struct hv_reservation *reservation, uint64_t *limit)
     *limit = limit_of(reservation->device, reservation->host);
     if (reserve_kept(reservation, *limit))
         return true;
-    bool granted = hv_ledger_reserve(&account, reservation->bytes, *limit);
-    if (granted && !reservation->host)
-        note_peak(reservation->device);
-    return granted;
+    return hv_ledger_reserve(&account, reservation->bytes, *limit);
+}
+
+static void give_up_kept(struct hv_process *process, struct hv_process_slot *slot, uint32_t device)
+{
+    struct hv_account account = account_of(slot, device, false);
+    uint64_t kept = hv_kept_empty(&process->kept, device);
+    if (kept != 0)
+        hv_ledger_release(&account, kept);
 }
 
 /* Before a refusal: what pools and threads of this process keep. */
 static void give_up_everything_spare(struct hv_reservation *reservation)
 {
-    struct hv_account account = account_of(reservation->slot, reservation->device, false);
     hv_pending_wait(reservation->process);
     hv_pools_trim(reservation->process, reservation->device);
-    uint64_t kept = hv_kept_empty(&reservation->process->kept, reservation->device);
-    if (kept != 0)
-        hv_ledger_release(&account, kept);
+    give_up_kept(reservation->process, reservation->slot, reservation->device);
+}
+
+/* A thread that keeps something just now by the share from before has a little more than its own until it frees. */
+HV_NOINLINE uint32_t hv_thread_stripe_slowly(struct hv_process *process)
+{
+    struct hv_process_slot *slot = hv_process_slot(process);
+    uint32_t number = hv_kept_join(&process->kept);
+    if (slot != NULL && number != 0 && number < HV_KEPT_STRIPES)
+        for (uint32_t device = 0; device < HV_MAX_DEVICES; device++)
+            give_up_kept(process, slot, device);
+    hv_thread.kept_stripe = number % HV_KEPT_STRIPES + 1;
+    return hv_thread.kept_stripe - 1;
 }
 
 static CUresult reserve(struct hv_reservation *reservation)

@@ -75,6 +75,7 @@ HV_NOINLINE struct hv_process_slot *hv_process_slot_slowly(struct hv_process *pr
         int32_t index = claim(process, files);
         if (index >= 0) {
             slot = hv_slot_at(&files->slots, (uint32_t)index);
+            hv_thread.kept_stripe = 0; /* a number from before fork is of the parent's threads */
             hv_kept_count_processes(&process->kept, &files->slots);
             hv_store_relaxed(&process->epoch, process->self.owner ^ (process->self.start_time << 20) ^ 1);
             __atomic_store_n(&process->slot, slot, __ATOMIC_RELEASE);

@@ -53,7 +53,8 @@ static bool is_dead(const struct hv_slot_identity *owner, void *context)
 static struct hv_account account(int32_t slot)
 {
     struct hv_slot_device *words = &made_slot(&files, (uint32_t)slot)->devices[0];
-    return (struct hv_account){&made_usage(&files, 0)->total, &words->bytes, &words->in_flight_bytes};
+    return (struct hv_account){
+        .total = &made_usage(&files, 0)->total, .bytes = &words->bytes, .in_flight = &words->in_flight_bytes};
 }
 
 static bool lookup(const void *context, uint32_t index, struct hv_recount_words *words)

@@ -11,14 +11,26 @@
 int noop_look_up(const char *name, int version, uint64_t flags, void **address); /* entries.c */
 
 static _Thread_local CUcontext current;
-static uint64_t next_address = UINT64_C(0x700000000000); /* each allocation gets an address of its own */
+#define ADDRESSES_OF_A_THREAD (UINT64_C(1) << 32)
+static uint64_t next_address = UINT64_C(0x100000000000); /* each allocation gets an address of its own */
+static _Thread_local __attribute__((tls_model("initial-exec"))) uint64_t own_address, own_address_end; /* so that threads do not meet in the driver: who measures them means what lies in front of it */
 static uint64_t next_handle = 0x1000;
 static char the_context, the_module;
 static struct { uint64_t word; } functions[64]; /* a name is one of these handles, always the same one */
 
 /* relaxed, both: uniqueness is all that is wanted */
 static uint64_t new_handle(void) { return __atomic_fetch_add(&next_handle, 16, __ATOMIC_RELAXED); }
-static CUdeviceptr new_address(size_t bytes) { return __atomic_fetch_add(&next_address, (bytes + 511) / 512 * 512, __ATOMIC_RELAXED); }
+static CUdeviceptr new_address(size_t bytes)
+{
+    uint64_t size = (bytes + 511) / 512 * 512;
+    if (size > own_address_end - own_address) {
+        uint64_t taken = size > ADDRESSES_OF_A_THREAD ? size : ADDRESSES_OF_A_THREAD;
+        own_address = __atomic_fetch_add(&next_address, taken, __ATOMIC_RELAXED);
+        own_address_end = own_address + taken;
+    }
+    own_address += size;
+    return own_address - size;
+}
 
 #define GIVE(out, value) do { if (!(out)) return CUDA_ERROR_INVALID_VALUE; *(out) = (value); return CUDA_SUCCESS; } while (0)
 #define HANDLE(type) ((type)(uintptr_t)new_handle()) /* never looked into */
