@@ -13,20 +13,11 @@ CUcontext sim_current_context(void)
 
 int sim_context_valid(CUcontext context) { return context && context->kind == HANDLE_CONTEXT; }
 
-/* Under MPS a process may be given a share of the SMs; at least one. */
-static uint32_t mps_limit(const struct sim_gpu_info *info, uint32_t sms, uint32_t wanted)
+/* Under MPS a process may be given a share of the SMs; 0: no limit. */
+static uint32_t mps_limit(uint32_t gpu, uint32_t wanted)
 {
-    if (sim_mps_percent_ppm()) {
-        uint32_t most = sim_mps_sms(sms);
-        return wanted && wanted < most ? wanted : most;
-    }
-    const char *text = info->mps ? secure_getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") : NULL;
-    double percent = text ? strtod(text, NULL) : 0;
-    if (!(percent > 0 && percent < 100))
-        return wanted;
-    uint32_t limit = (uint32_t)(sms * percent / 100); /* below sms */
-    limit = limit ? limit : 1;
-    return wanted && wanted < limit ? wanted : limit;
+    uint32_t most = sim_usable_sms(gpu);
+    return most < sim_sm_count(gpu) && (!wanted || most < wanted) ? most : wanted;
 }
 
 /* The reserved handle stands for each primary context of the device in turn, as a real driver's does. */
@@ -68,7 +59,7 @@ static CUresult create(uint32_t device, uint32_t flags, uint32_t primary, uint32
     context->primary = primary;
     context->green = green;
     context->api_version = machine->system.cuda_version;
-    context->sm_limit = mps_limit(info, sim_sm_count(gpu), sm_limit);
+    context->sm_limit = mps_limit(gpu, sm_limit);
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
     context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
     context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;

@@ -173,7 +173,7 @@ static int attribute(const struct sim_gpu_info *gpu, uint32_t sms, int number, i
 SIM_EXPORTED CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice device)
 {
     ENTER_DEVICE(device);
-    if (!value || !attribute(info_of(device), sim_sm_count(sim_driver.gpu_of[device]), (int)which, value)) /* enumerators are ints */
+    if (!value || !attribute(info_of(device), sim_usable_sms(sim_driver.gpu_of[device]), (int)which, value)) /* enumerators are ints */
         return CUDA_ERROR_INVALID_VALUE;
     if ((int)which == MULTICAST_SUPPORTED) /* likewise */
         *value = sim_multicast_supported(sim_driver.gpu_of[device]);

@@ -186,8 +186,7 @@ void sim_checkpoint_wait(void); /* while this process is locked by a checkpoint 
 
 /* MPS with a control daemon; see mps.c. */
 CUresult sim_mps_join(void);
-uint32_t sim_mps_percent_ppm(void); /* 0: no limit */
-uint32_t sim_mps_sms(uint32_t sms);
+uint32_t sim_usable_sms(uint32_t gpu);
 int sim_mps_may_use(uint32_t gpu);
 
 struct thread_stream { CUcontext context; uint64_t context_id; CUstream stream; };

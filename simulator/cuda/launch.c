@@ -208,7 +208,7 @@ static CUresult best_block(CUcontext context, int *grid, int *block, CUfunction 
         if (blocks * (uint32_t)threads > best) {
             best = blocks * (uint32_t)threads;
             *block = threads;
-            *grid = (int)(blocks * sim_sm_count(context->gpu)); /* a few thousand */
+            *grid = (int)(blocks * sim_usable_sms(context->gpu)); /* a few thousand */
         }
     }
     return CUDA_SUCCESS;
@@ -241,7 +241,7 @@ static CUresult active_clusters(CUcontext context, int *count, CUfunction functi
             size = (uint64_t)config->attrs[i].value.cluster.x * config->attrs[i].value.cluster.y * config->attrs[i].value.cluster.z;
     if (size == 0 || size > MOST_IN_CLUSTER)
         return CUDA_ERROR_INVALID_CLUSTER_SIZE;
-    uint64_t blocks = sim_blocks_resident(context, function, config->blockDimX * config->blockDimY * config->blockDimZ, config->sharedMemBytes) * sim_sm_count(context->gpu);
+    uint64_t blocks = sim_blocks_resident(context, function, config->blockDimX * config->blockDimY * config->blockDimZ, config->sharedMemBytes) * sim_usable_sms(context->gpu);
     *count = (int)(blocks / size); /* a few thousand */
     return CUDA_SUCCESS;
 }

@@ -20,8 +20,6 @@ enum { MPS_CONNECTION_FAILED = 805, MPS_RPC_FAILURE = 806 }; /* CUresult */
 
 static uint32_t sm_percent_ppm; /* of this process; 0: not limited */
 
-uint32_t sim_mps_percent_ppm(void) { return sm_percent_ppm; }
-
 static int connect_to_daemon(void)
 {
     const char *directory = secure_getenv("CUDA_MPS_PIPE_DIRECTORY");
@@ -132,12 +130,26 @@ CUresult sim_mps_join(void)
     return (CUresult)code; /* a code of the driver's, from the daemon */
 }
 
-/* As hardware with SMs in pairs does: up to the next pair. */
-uint32_t sim_mps_sms(uint32_t sms)
+/* The part that this process may use, in ppm; 0: all. Without a control daemon it is the process's own wish, on a GPU
+ * whose description says that it is shared by MPS. */
+static uint64_t share_ppm(uint32_t gpu)
 {
-    uint64_t wanted = ((uint64_t)sms * sm_percent_ppm + 999999) / 1000000;
-    uint64_t paired = (wanted + 1) / 2 * 2;
-    return paired < sms ? (uint32_t)paired : sms; /* below sms */
+    if (sm_percent_ppm || !sim_driver.machine->gpu[gpu].info.mps)
+        return sm_percent_ppm;
+    const char *wish = secure_getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+    double percent = wish ? strtod(wish, NULL) : 0;
+    return percent > 0 && percent < 100 ? (uint64_t)(percent * 10000) : 0;
+}
+
+/* SMs that this process may use of a GPU, which is also what the device says that it has. As the MPS documentation has
+ * it: down to what the hardware keeps apart, which are SMs in pairs; one pair at least. */
+uint32_t sim_usable_sms(uint32_t gpu)
+{
+    uint32_t sms = sim_sm_count(gpu);
+    uint64_t ppm = share_ppm(gpu), pairs = sms * ppm / 1000000 / 2;
+    if (!ppm || ppm >= 1000000 || sms < 2)
+        return sms;
+    return (uint32_t)(pairs ? pairs * 2 : 2); /* at most sms */
 }
 
 /* In exclusive-process mode a GPU has one process, or one MPS server with its clients. */

@@ -91,10 +91,10 @@ static void mps_shares_the_sms(void)
     stop(b);
     sim_machine_reap(machine);
     begin = sim_now(machine);
-    CHECK(setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30", 1) == 0);
-    a = busy_child("e", "sim_us100", 10); /* would like all SMs, gets three of ten */
+    CHECK(setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50", 1) == 0);
+    a = busy_child("e", "sim_us100", 10); /* would like all SMs, gets two pairs of ten */
     unsetenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
-    b = busy_child("f", "sim_us100", 7);
+    b = busy_child("f", "sim_us100", 6);
     run_virtual(machine, begin + 1, 2);
     uint64_t e0 = usage_of(machine, "e").launches, f0 = usage_of(machine, "f").launches;
     run_virtual(machine, begin + 1 + 100 * MS, 2);

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -44,6 +45,11 @@ MIB = 2**20
 GIB = 2**30
 SMS = 132
 LOAD = Path("hypervisor/native/clients/load").resolve()
+# What a program is told of its device: CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT is 16.
+SEEN = (
+    "import ctypes; cuda, found = ctypes.CDLL('libcuda.so.1'), ctypes.c_int();"
+    "print(cuda.cuInit(0), cuda.cuDeviceGetAttribute(ctypes.byref(found), 16, 0), found.value)"
+)
 
 
 @dataclass
@@ -139,6 +145,14 @@ class Mps:
         environment |= {"CUDA_VISIBLE_DEVICES": self.uuid, "SIM_GROUP": allocation.spec.allocation_id}
         return subprocess.Popen([LOAD, *flags], env=environment, stdout=subprocess.PIPE, text=True)
 
+    def seen(self, **environment: str) -> int:
+        """The SMs that a program is told of, with this in its environment."""
+        around = simulated_environment(self.machine, {}) | {"CUDA_VISIBLE_DEVICES": self.uuid} | environment
+        told = subprocess.run([sys.executable, "-S", "-c", SEEN], env=around, capture_output=True, check=True).stdout
+        init, result, count = map(int, told.split())
+        assert (init, result) == (0, 0)
+        return count
+
     def used(self, name: str) -> dict[str, int]:
         """What a group of processes has used of the card, by the machine's ledger."""
         return next(dict(group["gpus"]["0"]) for group in self.shown()["groups"] if group["name"] == name)
@@ -173,8 +187,12 @@ def test_what_a_client_uses_is_what_was_granted(mps: Mps) -> None:
             await ended(busy)
             used = mps.used("a")
             effective = effective_percent(25, SMS) / 100
-            assert effective == pytest.approx(34 / 132)
+            assert effective == pytest.approx(32 / 132)
             assert used["sm_ns"] / used["busy_ns"] == pytest.approx(effective, rel=0.01)
+            # The device says that it has what the program may use; a program outside sees the whole of it.
+            pipe = {"CUDA_MPS_PIPE_DIRECTORY": variables["CUDA_MPS_PIPE_DIRECTORY"]}
+            seen = [pipe, pipe | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10"}, {"CUDA_MPS_PIPE_DIRECTORY": "/nowhere"}]
+            assert [await trio.to_thread.run_sync(lambda: mps.seen(**each)) for each in seen] == [32, 12, SMS]  # noqa: B023
             greedy = await ended(mps.client(cards, allocation, "--idle", "--seconds", "0", "--grow", str(64 * MIB)))
             assert any(line.get("refused") for line in greedy)
             assert 4 * GIB - 64 * MIB < mps.used("a")["peak_bytes"] <= 4 * GIB
@@ -208,7 +226,7 @@ def test_row_81_limits_are_set_at_the_daemon_and_read_back_from_its_server(mps: 
             assert any(verb.startswith("get_active_thread_percentage ") for verb in after)
             assert any(verb.startswith("get_device_pinned_mem_limit ") for verb in after)
             (worker,) = supervisor.workers
-            assert (worker.isolation, worker.effective_sm_percent) == (IsolationMode.HARD, 26)  # 34 of 132 SMs
+            assert (worker.isolation, worker.effective_sm_percent) == (IsolationMode.HARD, 24)  # 32 of 132 SMs
 
     trio.run(body)
 
