@@ -1,102 +1,21 @@
-/* See crash_life.h. Driver functions are looked up as programs do it, through
- * the library's dlsym; what this driver does not have is left out. */
+/* See crash_life.h. What this driver does not have is left out. */
 #define _GNU_SOURCE
 #include "crash_life.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "cuda_abi.h"
+#include "crash_client.h"
 #include "elf_symbols.h"
 #include "nvml_abi.h"
 
-#define MIB (UINT64_C(1) << 20)
-#define BLOCK 512
 #define ABSURD (UINT64_C(1) << 50)
 
 void (*daemon_measures)(void);
 
 int cuInit(unsigned int flags); /* linked: the road without a lookup */
-
-static void *driver, *management;
-static CUcontext context;
-static CUstream stream;
-
-/* The driver's function with these parameters. */
-#define CALL(name, parameters) ((int(*) parameters)look_up(driver, #name))
-#define ASK(name, parameters) ((int(*) parameters)look_up(management, #name))
-
-static void *look_up(void *library, const char *name)
-{
-    void *function = dlsym(library, name);
-    if (function == NULL) {
-        fprintf(stderr, "crash_life: there is no %s\n", name);
-        _exit(2);
-    }
-    return function;
-}
-
-/* The step of this line failed. */
-#define MUST(call)                                                                                                    \
-    do {                                                                                                              \
-        int answer_ = (call);                                                                                         \
-        if (answer_ != 0) {                                                                                           \
-            fprintf(stderr, "crash_life.c:%d: %s answers %d\n", __LINE__, #call, answer_);                             \
-            return 2;                                                                                                 \
-        }                                                                                                             \
-    } while (0)
-
-static int allocate(CUdeviceptr *pointer, size_t bytes)
-{
-    return CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(pointer, bytes);
-}
-
-static int release(CUdeviceptr pointer)
-{
-    return CALL(cuMemFree_v2, (CUdeviceptr))(pointer);
-}
-
-static int open_libraries(void)
-{
-    driver = dlopen("libcuda.so.1", RTLD_NOW);
-    management = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    return driver == NULL || management == NULL;
-}
-
-static int start(void)
-{
-    MUST(open_libraries());
-    MUST(CALL(cuInit, (unsigned int))(0));
-    MUST(CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))(&context, 0));
-    MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
-    MUST(CALL(cuStreamCreate, (CUstream *, unsigned int))(&stream, 1));
-    return 0;
-}
-
-static int find_kernel(CUfunction *function, const char *name)
-{
-    void *module;
-    MUST(CALL(cuModuleLoadData, (void **, const void *))(&module, ".version 7.0\n.target sm_70\n.address_size 64\n"));
-    MUST(CALL(cuModuleGetFunction, (CUfunction *, void *, const char *))(function, module, name));
-    return 0;
-}
-
-static int launch(CUfunction function, CUstream on)
-{
-    return CALL(cuLaunchKernel, (CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-                                 unsigned int, unsigned int, CUstream, void **, void **))(function, 1, 1, 1, 32, 1, 1,
-                                                                                          0, on, NULL, NULL);
-}
-
-static int synchronize(void)
-{
-    return CALL(cuCtxSynchronize, (void))();
-}
 
 /* ---- the parts of a life ---- */
 
@@ -353,6 +272,39 @@ static int long_life(void)
     return 0;
 }
 
+static int two_devices_life(void)
+{
+    CUfunction function[DEVICES];
+    CUcontext contexts[DEVICES];
+    CUdeviceptr pointer, of_a_pool, others;
+    MUST(start());
+    contexts[0] = context;
+    MUST(CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))(&contexts[1], 1));
+    for (int i = 0; i < DEVICES; i++) {
+        MUST(CALL(cuCtxSetCurrent, (CUcontext))(contexts[i]));
+        MUST(find_kernel(&function[i], "sim_us50"));
+    }
+    MUST(allocate(&others, 60 * MIB));
+    for (int i = 0; i < 24; i++) {
+        MUST(CALL(cuCtxSetCurrent, (CUcontext))(contexts[i % DEVICES]));
+        MUST(launch(function[i % DEVICES], NULL));
+        MUST(synchronize());
+        MUST(allocate(&pointer, 40 * MIB));
+        if (i < 22) /* the last of each device goes with the process */
+            MUST(release(pointer));
+    }
+    MUST(CALL(cuCtxSetCurrent, (CUcontext))(contexts[0]));
+    MUST(release(others)); /* of the device that is not this thread's */
+    MUST(CALL(cuCtxSetCurrent, (CUcontext))(contexts[1]));
+    MUST(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&of_a_pool, 40 * MIB, NULL));
+    MUST(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(of_a_pool, NULL));
+    MUST(synchronize());
+    if (allocate(&pointer, ABSURD) != CUDA_ERROR_OUT_OF_MEMORY)
+        return 1;
+    MUST(CALL(cuDevicePrimaryCtxReset_v2, (CUdevice))(1));
+    return 0;
+}
+
 static int refused_life(void)
 {
     (void)setenv("TF_SHM_PATH", "/nowhere/at/all", 1);
@@ -382,35 +334,7 @@ static int free_linked_life(void)
 
 int live(enum life life)
 {
-    static int (*const lives[LIVES])(void) = {ordinary_life, long_life, refused_life, free_life, free_linked_life};
+    static int (*const lives[LIVES])(void) = {ordinary_life, long_life, two_devices_life,
+                                              refused_life,  free_life, free_linked_life};
     return lives[life]();
-}
-
-/* The number of the step that failed, as a digit. */
-static char still_alive(CUfunction function, uint64_t most)
-{
-    CUdeviceptr pointer, more;
-    if (allocate(&pointer, most) != CUDA_SUCCESS)
-        return '1';
-    if (allocate(&more, BLOCK) != CUDA_ERROR_OUT_OF_MEMORY)
-        return '2';
-    for (int i = 0; i < 3; i++)
-        if (launch(function, stream) != CUDA_SUCCESS)
-            return '3';
-    if (synchronize() != CUDA_SUCCESS)
-        return '4';
-    return release(pointer) == CUDA_SUCCESS ? '0' : '5';
-}
-
-void survive(int ask, int answer, uint64_t most)
-{
-    char word;
-    CUfunction function = NULL;
-    if (start() != 0 || find_kernel(&function, "sim_us50") != 0)
-        return;
-    while (read(ask, &word, 1) == 1) {
-        word = still_alive(function, most);
-        if (write(answer, &word, 1) != 1)
-            return;
-    }
 }

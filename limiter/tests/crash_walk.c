@@ -34,6 +34,7 @@
 #include "slots.h"
 
 #define SECONDS_TO_ANSWER 20
+#define DEVICES 2 /* of the same limit */
 
 /* What each life finds of those before. */
 #define CLAIMED_SLOT 5
@@ -116,7 +117,7 @@ static struct survivor begin_survivor(void)
     return survivor;
 }
 
-/* It takes all that is left, is refused one more, launches, and lets go. */
+/* On each device it takes all that is left, is refused one more, launches, and lets go. */
 static void ask_survivor(const struct survivor *survivor, uint32_t site)
 {
     char word = 0;
@@ -125,19 +126,19 @@ static void ask_survivor(const struct survivor *survivor, uint32_t site)
         fail(site, "the survivor has ended", 1, 0);
     (void)alarm(0);
     if (word != '0')
-        fail(site, "the survivor failed at its step", (uint64_t)(word - '0'), 0);
+        fail(site, "the survivor failed at its step", (uint64_t)word, (uint64_t)'0');
 }
 
 /* ---- what is left ---- */
 
-static uint64_t live_bytes(uint32_t *live)
+static uint64_t live_bytes(uint32_t device, uint32_t *live)
 {
     uint64_t sum = 0;
     *live = 0;
     for (uint32_t i = 0; i < HV_PROCESS_SLOTS; i++) {
         if ((made_slot(&files, i)->state & 0xff) != HV_SLOT_LIVE)
             continue;
-        sum += made_slot(&files, i)->devices[0].bytes;
+        sum += made_slot(&files, i)->devices[device].bytes;
         ++*live;
     }
     return sum;
@@ -146,17 +147,22 @@ static uint64_t live_bytes(uint32_t *live)
 static void check_death(const struct survivor *survivor, uint32_t site)
 {
     uint32_t live;
-    uint64_t total = hv_total_bytes(made_usage(&files, 0)->total);
-    uint64_t held = live_bytes(&live);
-    if (total < held || total > limit)
-        fail(site, "the total before it is healed", total, held);
+    uint64_t total, held;
+    for (uint32_t device = 0; device < DEVICES; device++) {
+        total = hv_total_bytes(made_usage(&files, device)->total);
+        held = live_bytes(device, &live);
+        if (total < held || total > limit)
+            fail(site, "the total before it is healed", total, held);
+    }
     ask_survivor(survivor, site);
-    total = hv_total_bytes(made_usage(&files, 0)->total);
-    held = live_bytes(&live);
-    if (live != 1)
-        fail(site, "live slots", live, 1);
-    if (total != held || held > context_bytes + (limit >> 10)) /* it may keep a little */
-        fail(site, "the total afterwards", total, held);
+    for (uint32_t device = 0; device < DEVICES; device++) {
+        total = hv_total_bytes(made_usage(&files, device)->total);
+        held = live_bytes(device, &live);
+        if (live != 1)
+            fail(site, "live slots", live, 1);
+        if (total != held || held > context_bytes + (limit >> 10)) /* it may keep a little */
+            fail(site, "the total afterwards", total, held);
+    }
     if (made_usage(&files, 0)->host_bytes != 0 && hv_total_bytes(made_usage(&files, 0)->host_bytes) != 0)
         fail(site, "host memory", hv_total_bytes(made_usage(&files, 0)->host_bytes), 0);
     const struct hv_message_ring *ring = (const void *)(files.usage + HV_USAGE_MESSAGES_OFFSET);
@@ -178,32 +184,46 @@ static struct hv_process_slot *leave_slot(uint32_t index, uint64_t phase)
     return slot;
 }
 
-/* What others may leave behind, at its worst. */
-static void leave_traces(void)
+static void leave_traces_on(uint32_t device, struct hv_process_slot *dead)
 {
-    struct hv_device_usage *usage = made_usage(&files, 0);
-    struct hv_message_ring *ring = (void *)(files.usage + HV_USAGE_MESSAGES_OFFSET);
-    struct hv_slot_occupancy *occupancy = (void *)(files.usage + HV_USAGE_OCCUPANCY_OFFSET);
-    hv_store_relaxed(&occupancy->bits[0], 1); /* the survivor's; the others are free */
-    (void)leave_slot(CLAIMED_SLOT, HV_SLOT_CLAIMING);
-    hv_store_relaxed(&leave_slot(DEAD_SLOT, HV_SLOT_LIVE)->devices[0].bytes, DEAD_BYTES);
+    struct hv_device_usage *usage = made_usage(&files, device);
+    hv_store_relaxed(&dead->devices[device].bytes, DEAD_BYTES);
     hv_store_relaxed(&usage->total, hv_total_changed(usage->total, hv_total_bytes(usage->total) + DEAD_BYTES));
     hv_store_relaxed(&usage->peak_bytes, 0);
-    memset(ring, 0, sizeof *ring);
     hv_store_relaxed_32(&usage->waiters, 3);
     hv_store_relaxed(&usage->bucket_share_ppm, OTHER_SHARE_PPM);
     hv_store_relaxed(&usage->bucket_ns, hv_os_now_ns() + AHEAD_NS);
 }
 
+/* What others may leave behind, at its worst. */
+static void leave_traces(void)
+{
+    struct hv_message_ring *ring = (void *)(files.usage + HV_USAGE_MESSAGES_OFFSET);
+    struct hv_slot_occupancy *occupancy = (void *)(files.usage + HV_USAGE_OCCUPANCY_OFFSET);
+    hv_store_relaxed(&occupancy->bits[0], 1); /* the survivor's; the others are free */
+    (void)leave_slot(CLAIMED_SLOT, HV_SLOT_CLAIMING);
+    struct hv_process_slot *dead = leave_slot(DEAD_SLOT, HV_SLOT_LIVE);
+    for (uint32_t device = 0; device < DEVICES; device++)
+        leave_traces_on(device, dead);
+    memset(ring, 0, sizeof *ring);
+}
+
 /* In the long life contexts are not counted. */
 static void count_contexts(bool counted)
 {
-    hv_store_release(&made_control(&files, 0)->context_bytes, counted ? context_bytes : 0);
+    for (uint32_t device = 0; device < DEVICES; device++)
+        hv_store_release(&made_control(&files, device)->context_bytes, counted ? context_bytes : 0);
+}
+
+static void measured_at(uint64_t now_ns)
+{
+    for (uint32_t device = 0; device < DEVICES; device++)
+        hv_store_release(&made_control(&files, device)->overhead_at_ns, now_ns);
 }
 
 static void measure_contexts(void)
 {
-    hv_store_release(&made_control(&files, 0)->overhead_at_ns, hv_os_now_ns());
+    measured_at(hv_os_now_ns());
 }
 
 /* True if the child died of it, false if it came to its end. */
@@ -222,7 +242,7 @@ static bool one_life(enum life life, uint32_t site, uint32_t after, uint64_t pas
     if (waitpid(child, &status, 0) != child)
         exit(2);
     count_contexts(true);
-    hv_store_release(&made_control(&files, 0)->overhead_at_ns, 0); /* the survivor's stays unmeasured */
+    measured_at(0); /* the survivor's stay unmeasured */
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
         return true;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)

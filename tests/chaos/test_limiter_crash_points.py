@@ -12,13 +12,15 @@ import pytest
 
 from buildsupport.native import BASE_FLAGS, OBJECTS, ROOT, compiler
 from buildsupport.objects import objects
-from tests.integration.limiter.conftest import GIB, LIMITER, MIB, SECONDS, TESTS, Pod
+from hypervisor.simulation import machine as machines
+from hypervisor.simulation.profiles import load_description
+from tests.integration.limiter.conftest import GIB, LIMITER, MIB, SECONDS, TESTS, Files, Pod
 
 SOURCES = ROOT / "limiter" / "src"
 DRIVER = ROOT / "hypervisor" / "native" / "simulator" / "libcuda.so.1"
 CONTEXT_BYTES = 8 * MIB
 SHARE_PPM = 500_000
-# Stores that no life comes to, by file and text. None is to memory that processes share, but for the last one.
+# Stores that no life comes to, by file and text. None is to memory that processes share.
 UNPASSED = {
     "lookup.c": "__atomic_store_n(place",  # of dlvsym, where only dlsym is used
     "functions.c": "table->overflow.device",  # after thousands of functions
@@ -28,7 +30,6 @@ UNPASSED = {
     "hooks_processes.c": "told_of_nvml_tables",  # by nvidia-smi only
     "bindings.c": "",  # a process's own list; this machine has no switches to bind memory to
     "sampler.c": "",  # a process's own samples; which are given up depends on the clock
-    "pacing.c": "->devices[thread->device].launches",  # a thread that changes its device: one word, added to
 }
 
 
@@ -50,12 +51,15 @@ def with_crash_points(folder: Path, sources: Path = SOURCES) -> Path:
 
 def walker(build: Callable[..., Path], library: Path, name: str) -> Path:
     parts = ("os_linux.c", "os_clock.c", "elf_symbols.c")
-    sources = ("crash_walk.c", "crash_life.c", "file_maker.c", *(f"../src/{part}" for part in parts))
+    own = ("crash_walk.c", "crash_life.c", "crash_survivor.c", "crash_client.c", "file_maker.c")
+    sources = (*own, *(f"../src/{part}" for part in parts))
     return build(name, *sources, flags=("-pthread", "-Wl,--no-as-needed", str(library), str(DRIVER), "-ldl"))
 
 
 def walk(pod: Pod, program: Path, library: Path, *, stride: int, offset: int) -> subprocess.CompletedProcess[str]:
     pod.files.make(GIB, SHARE_PPM, CONTEXT_BYTES)
+    with machines.opened(pod.machine) as machine:
+        pod.files.run("also", machine.show()["gpus"][1]["uuid"], GIB, SHARE_PPM)
     pod.files.run("flags", 2 | 8)  # copies are charged; utilisation is the share of the limit
     numbers = [str(number) for number in (GIB, CONTEXT_BYTES, stride, offset)]
     command = [str(program), str(pod.files.directory), *numbers]
@@ -64,9 +68,21 @@ def walk(pod: Pod, program: Path, library: Path, *, stride: int, offset: int) ->
         env=pod.variables(LD_PRELOAD=str(library)),
         capture_output=True,
         text=True,
-        timeout=5 * SECONDS,
+        timeout=20 * SECONDS,
         check=False,
     )
+
+
+@pytest.fixture
+def pod(tmp_path: Path, limit_files: Path) -> Pod:
+    """A Pod with the first two GPUs of a machine: see walk."""
+    machine = tmp_path / "machine"
+    machines.create(machine, load_description("a100-sxm-80gb"))
+    with machines.opened(machine) as opened:
+        uuid = opened.show()["gpus"][0]["uuid"]
+    directory = tmp_path / "limits"
+    directory.mkdir()
+    return Pod(machine, Files(directory, limit_files, uuid))
 
 
 @pytest.fixture(scope="module")
