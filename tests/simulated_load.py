@@ -14,6 +14,7 @@ import hypervisor
 from hypervisor.simulation.environment import environment
 from hypervisor.simulation.machine import create, opened
 from hypervisor.simulation.profiles import load_description
+from tests.daemon_process import wait_until
 
 LOAD = Path(hypervisor.__file__).parent / "native" / "clients" / "load"
 SECONDS = 60
@@ -72,6 +73,21 @@ class Machine:
                 usage = row["gpus"][str(gpu)]
                 return Used(usage["busy_ns"] / 1e9, usage["peak_bytes"], usage["bytes"])
         return Used(0.0, 0, 0)
+
+    def now(self) -> float:
+        """The machine's time in seconds."""
+        with opened(self.path) as machine:
+            return float(machine.show()["clock"]["now_ns"]) / 1e9
+
+    def share(self, *groups: str, gpu: int = 0, seconds: float = 3.0) -> float:
+        """Share of a GPU's time that the groups have together, over so many seconds of the machine's time."""
+
+        def busy() -> float:
+            return sum(self.used(group, gpu).busy_seconds for group in groups)
+
+        began, before = self.now(), busy()
+        ended = wait_until(lambda: (now := self.now()) >= began + seconds and now, "the window")
+        return (busy() - before) / (ended - began)
 
 
 def assert_share(measure: Callable[[], float], limit: float, *, tolerance: float = 0.05, attempts: int = 5) -> None:

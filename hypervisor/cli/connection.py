@@ -57,7 +57,11 @@ def default_address(*, admin: bool) -> str:
         settings = load(file=None, environment=os.environ, flags={})
     except SettingsError as error:
         raise CommandError(str(error), status=EXIT_USAGE) from error
-    address = settings.admin_address if admin else settings.read_addresses[0]
+    return own_or_system(settings.admin_address if admin else settings.read_addresses[0])
+
+
+def own_or_system(address: str) -> str:
+    """The address, or the system's socket of the same name where only that one is there."""
     path = Path(address.removeprefix("unix:"))
     common = _SYSTEM_DIRECTORY / path.name
     if address.startswith("unix:") and not path.exists() and common.exists():

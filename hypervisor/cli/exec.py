@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hypervisor.cli.connection import own_or_system
 from hypervisor.cli.failure import EXIT_UNREACHABLE, CommandError
 from hypervisor.cli.share_options import device_requests, share_options
 from hypervisor.config import Settings, SettingsError, load
@@ -36,7 +37,9 @@ EXIT_NOT_FOUND = 127
 @share_options
 @click.option("--name", help="Name of the allocation [default: exec- and a random word]")
 @click.option("--standalone", is_flag=True, help="Without a daemon: this command keeps the limits itself")
-@click.option("--server", metavar="unix:PATH", help="The daemon's socket for owners [default: as the daemon's]")
+@click.option(
+    "--server", metavar="unix:PATH", help="The socket for owners [default: that of this node's daemon]"
+)
 @click.option("--base-dir", metavar="DIR", help="With --standalone: where the limit files lie")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_command(
@@ -96,20 +99,21 @@ def _settings(*, server: str | None, base_dir: str | None) -> Settings:
 def _under_daemon(settings: Settings, spec: AllocationSpec, command: tuple[str, ...]) -> int:
     from hypervisor.rpc.owner_client import OwnerBusy, OwnerUnreachable, allocate_for_self
 
+    # What was named is meant; the default is the user's own daemon, or the system's where the user has none.
+    address = settings.owner_address if settings.owner_listen else own_or_system(settings.owner_address)
+
     def waiting() -> None:
-        click.echo(
-            f"hypervisor: waiting for the daemon at {settings.owner_address}, which has not answered yet", err=True
-        )
+        click.echo(f"hypervisor: waiting for the daemon at {address}, which has not answered yet", err=True)
 
     try:
-        environment = allocate_for_self(settings.owner_address, spec, on_wait=waiting)
+        environment = allocate_for_self(address, spec, on_wait=waiting)
     except OwnerBusy as error:
         raise CommandError(
-            f"the daemon at {settings.owner_address} is busy ({error}); try again in a moment", status=EXIT_UNREACHABLE
+            f"the daemon at {address} is busy ({error}); try again in a moment", status=EXIT_UNREACHABLE
         ) from error
     except OwnerUnreachable as error:
         raise CommandError(
-            f"no daemon answers at {settings.owner_address} ({error}); start one with 'hypervisor run', "
+            f"no daemon answers at {address} ({error}); start one with 'hypervisor run', "
             "or limit this command alone with 'hypervisor exec --standalone'",
             status=EXIT_UNREACHABLE,
         ) from error

@@ -21,7 +21,7 @@ _FIRST_SLOTS = (163840, 8 * 1088)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may write the usage file: one user only, the daemon's own user and a group, or everybody who can reach it.
+    """Who may write the usage file, beside the daemon: one user, the daemon's user and a group, or all who can reach it.
 
     A Pod reaches it by a mount that a root process makes, so no other user of the host needs to: mounted_only keeps
     them out of the directory. With ours, both belong to the daemon's user, and to group_gid where there is one.
@@ -40,9 +40,10 @@ class Access:
 
     @property
     def mode(self) -> int:
-        if self.ours:
-            return 0o660
-        return 0o666 if self.owner_uid is None else 0o600
+        if self.owner_uid is None:
+            return 0o660 if self.ours else 0o666
+        # Where the dead have left something the daemon writes too: as root into any file, as another user by its group.
+        return 0o600 if os.geteuid() in (0, self.owner_uid) else 0o660
 
 
 def make_files(directory: Path, identity: Identity, access: Access) -> None:

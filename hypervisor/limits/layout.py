@@ -59,7 +59,7 @@ class Header:
 
 
 def _sections_of(kind: FileKind) -> dict[int, tuple[int, str, int]]:
-    """By section type: offset, type of an element, number of elements. Offsets are those of ABI 1.0."""
+    """By section type: offset, type of an element, number of elements. Offsets are those of ABI 1.1."""
     if kind is FileKind.SHM:
         return {
             lib.HV_SECTION_STATE: (4096, "struct hv_state", 1),

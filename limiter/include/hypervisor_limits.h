@@ -14,9 +14,13 @@
  * Both are sparse: a page that nobody wrote costs nothing.
  *
  * Both begin with struct hv_file_header, whose section table says where each
- * section lies. A later minor version adds sections and appends fields; a
- * reader ignores section types that it does not know. Another major version is
- * refused.
+ * section lies. A later minor version adds sections, makes fields of reserved
+ * words, and appends fields; nothing moves and no word gets another meaning. A
+ * reader ignores section types that it does not know, does without those that a
+ * file of an earlier version has not, and takes a word that is 0 as one that
+ * nobody writes. Another major version is refused.
+ *   1.1  the section of coverage; contracted, long_times, learning_until_ns,
+ *        HV_MESSAGE_REFUSED
  *
  * Units are in the names: bytes, ns (nanoseconds), ppm (parts per million; a
  * share of GPU time of 1 000 000 ppm is the whole device). Every time is
@@ -79,7 +83,7 @@
  * structs of fixed-width integers here. */
 /* CFFI BEGIN */
 #define HV_ABI_MAJOR 1
-#define HV_ABI_MINOR 0
+#define HV_ABI_MINOR 1
 #define HV_MAX_DEVICES 16
 #define HV_MAX_SECTIONS 16
 #define HV_PROCESS_SLOTS 512
@@ -111,7 +115,7 @@ enum hv_section_type {
     HV_SECTION_SLOTS = 18,    /* HV_PROCESS_SLOTS struct hv_process_slot */
     HV_SECTION_COSTS = 19,    /* HV_LEARNED_COSTS struct hv_learned_cost */
     HV_SECTION_MESSAGES = 20, /* one struct hv_message_ring */
-    HV_SECTION_COVERAGE = 21, /* HV_MAX_DEVICES struct hv_coverage; files of the first daemons have none */
+    HV_SECTION_COVERAGE = 21, /* HV_MAX_DEVICES struct hv_coverage; since 1.1 */
 };
 
 enum hv_isolation_mode {
@@ -236,9 +240,10 @@ struct hv_device_usage {
     uint32_t waiters;
     uint64_t bucket_share_ppm; /* share that bucket_ns is scaled to; 0: none yet */
     uint64_t debt_ns;        /* GPU time that was used beyond its charges and is still to be paid */
-    uint64_t long_times;     /* recent long launches, in us, faded: high half their times, low half what of those was GPU time */
+    uint64_t retired0;       /* processes of 1.0 write the moment here up to which they have settled; nobody else uses it */
     uint64_t returned_ns;    /* wall time of charges that were given back because the work took less; ever increasing */
-    uint64_t line1[2];
+    uint64_t long_times;     /* recent long launches, in us, faded: high half their times, low half what of those was GPU time */
+    uint64_t line1[1];
     uint64_t host_bytes;     /* pinned host memory, same protocol as total */
     uint64_t line2[7];
     uint64_t charged_ns;     /* GPU time charged since the file was made */
@@ -409,8 +414,9 @@ HV_ASSERT_OFFSET(hv_device_usage, wake, 72);
 HV_ASSERT_OFFSET(hv_device_usage, waiters, 76);
 HV_ASSERT_OFFSET(hv_device_usage, bucket_share_ppm, 80);
 HV_ASSERT_OFFSET(hv_device_usage, debt_ns, 88);
-HV_ASSERT_OFFSET(hv_device_usage, long_times, 96);
+HV_ASSERT_OFFSET(hv_device_usage, retired0, 96);
 HV_ASSERT_OFFSET(hv_device_usage, returned_ns, 104);
+HV_ASSERT_OFFSET(hv_device_usage, long_times, 112);
 HV_ASSERT_OFFSET(hv_device_usage, host_bytes, 128);
 HV_ASSERT_OFFSET(hv_device_usage, charged_ns, 192);
 HV_ASSERT_SIZE(hv_device_usage, 256);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -10,15 +11,21 @@ import uuid
 from pathlib import Path
 from typing import BinaryIO
 
+from hypervisor.simulation.machine import create
+from hypervisor.simulation.profiles import load_description
 from tests.daemon_process import wait_until
 from tests.image import roots
 
 BOOT_SECONDS = 120.0
 NATIVE = "usr/lib/gpu-hypervisor/lib/python3.11/site-packages/hypervisor/native"
-SIMULATED = """[Service]
-Environment=HYPERVISOR_SIMULATE=h100-sxm-80gb
+# The machine's cards are open to all users, as those of a driver are.
+SIMULATED_MACHINE = "/var/lib/simulated/machine"
+SIMULATED = f"""[Service]
+Environment=HYPERVISOR_SIMULATE={SIMULATED_MACHINE}
+ReadWritePaths=/var/lib/simulated
 WatchdogSec=5
 """
+USER = "ann"
 
 
 def package(work: Path) -> Path:
@@ -36,7 +43,8 @@ def package(work: Path) -> Path:
     packing = ["tar", "-C", str(roots.SOURCE), "--null", "--ignore-failed-read", "-T", "-", "-c"]
     archive = subprocess.run(packing, input=listed.stdout, capture_output=True, check=False)
     subprocess.run(["tar", "-x", "-C", str(source)], input=archive.stdout, check=True)
-    done = roots.inside(root, ["/source/packaging/build-deb", "/dist", "/usr/bin/python3"])
+    quick = {"DPKG_DEB_COMPRESSOR_TYPE": "none"}
+    done = roots.inside(root, ["/source/packaging/build-deb", "/dist", "/usr/bin/python3"], environment=quick)
     assert done.returncode == 0, done.stderr[-3000:]
     (deb,) = (root / "dist").glob("*.deb")
     target = work / deb.name
@@ -71,6 +79,11 @@ class Machine:
         (drop_in / "simulated.conf").write_text(SIMULATED)
         for folder in ("simulator", "clients"):
             (self.root / NATIVE / folder).mkdir(exist_ok=True)
+        machine = self.root / SIMULATED_MACHINE.lstrip("/")
+        machine.parent.mkdir()
+        create(machine, load_description("h100-sxm-80gb"))
+        machine.chmod(0o666)
+        roots.inside(self.root, ["useradd", "--create-home", USER])
 
     def boot(self) -> None:
         """Start systemd, and wait until it has started what it starts."""
@@ -79,7 +92,7 @@ class Machine:
         binds = [f"--bind-ro={native / folder}:/{NATIVE}/{folder}" for folder in ("simulator", "clients")]
         with (self.root.parent / "boot.log").open("wb") as log:
             self._nspawn = self._started_nspawn(nspawn, binds, log)
-        self._leader = int(wait_until(self._child, "the machine's first process", BOOT_SECONDS))
+        self._leader = int(wait_until(self._first_process, "the machine's first process", BOOT_SECONDS))
         wait_until(self._started, f"systemd to be up; see {self.root.parent / 'boot.log'}", BOOT_SECONDS)
 
     def _started_nspawn(self, nspawn: Path, binds: list[str], log: BinaryIO) -> subprocess.Popen[bytes]:
@@ -103,11 +116,17 @@ class Machine:
             start_new_session=True,
         )
 
-    def _child(self) -> int:
+    def _first_process(self) -> int:
+        """The child that is process 1 of its own PID namespace; nspawn has others while it sets up."""
         assert self._nspawn is not None
         assert self._nspawn.poll() is None, (self.root.parent / "boot.log").read_text()
-        children = Path(f"/proc/{self._nspawn.pid}/task/{self._nspawn.pid}/children").read_text().split()
-        return int(children[-1]) if children else 0
+        for child in Path(f"/proc/{self._nspawn.pid}/task/{self._nspawn.pid}/children").read_text().split():
+            with contextlib.suppress(OSError):  # it may have ended
+                status = Path(f"/proc/{child}/status").read_text()
+                (pids,) = (line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:"))
+                if pids[1:] == ["1"]:
+                    return int(child)
+        return 0
 
     def _started(self) -> bool:
         return self.run("systemctl", "is-system-running", check=False).stdout.strip() in ("running", "degraded")

@@ -16,7 +16,6 @@ from hypervisor.aggregator.sqlite_schema import MIGRATIONS
 from hypervisor.aggregator.sqlite_store import SqliteStore
 from hypervisor.aggregator.store import EventQuery
 from hypervisor.limits import LimitDirectory
-from hypervisor.simulation.machine import opened
 from tests.daemon_process import DaemonProcess, wait_until
 from tests.integration.node import calls
 from tests.integration.upgrade import recorded
@@ -252,17 +251,4 @@ def test_a_daemon_is_replaced_by_a_newer_one_under_a_workload(
 def reach(machine: Machine, share: float) -> None:
     """The workload's share of GPU time comes to this, within 5 points, and is never above it, over three seconds by the
     ledger; on a machine that gives it no processor it may take several tries."""
-    assert_share(lambda: share_over(machine, "steady", gpu=1, seconds=3.0), share, attempts=8)
-
-
-def share_over(machine: Machine, group: str, *, gpu: int, seconds: float) -> float:
-    """Busy share of a group over so many seconds of the machine's time."""
-    began, before = at(machine), machine.used(group, gpu).busy_seconds
-    ended = wait_until(lambda: (now := at(machine)) >= began + seconds and now, "the window")
-    return (machine.used(group, gpu).busy_seconds - before) / (ended - began)
-
-
-def at(machine: Machine) -> float:
-    """The machine's time in seconds."""
-    with opened(machine.path) as found:
-        return found.show()["clock"]["now_ns"] / 1e9
+    assert_share(lambda: machine.share("steady", gpu=1), share, attempts=8)

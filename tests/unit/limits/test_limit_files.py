@@ -65,7 +65,7 @@ def test_the_files_say_what_the_header_lays_down(directory: LimitDirectory) -> N
     assert usage.read_bytes()[:8] == b"HVUSAGE1"
     data = shm.read_bytes()
     # Offsets written out: they are what other programs were built with.
-    assert struct.unpack_from("<HHIQ", data, 8) == (1, 0, 536, 262144)
+    assert struct.unpack_from("<HHIQ", data, 8) == (1, 1, 536, 262144)
     assert data[48:52] == b"job\0"
     assert data[112 : 112 + 37] == BOOT.encode() + b"\0"
     assert struct.unpack_from("<Q", data, 32) == (5,)
