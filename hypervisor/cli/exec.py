@@ -37,9 +37,7 @@ EXIT_NOT_FOUND = 127
 @share_options
 @click.option("--name", help="Name of the allocation [default: exec- and a random word]")
 @click.option("--standalone", is_flag=True, help="Without a daemon: this command keeps the limits itself")
-@click.option(
-    "--server", metavar="unix:PATH", help="The socket for owners [default: that of this node's daemon]"
-)
+@click.option("--server", metavar="unix:PATH", help="The socket for owners [default: that of this node's daemon]")
 @click.option("--base-dir", metavar="DIR", help="With --standalone: where the limit files lie")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_command(

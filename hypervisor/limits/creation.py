@@ -21,7 +21,7 @@ _FIRST_SLOTS = (163840, 8 * 1088)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may write the usage file, beside the daemon: one user, the daemon's user and a group, or all who can reach it.
+    """Who may write the usage file beside the daemon: one user, the daemon's user and a group, or all who reach it.
 
     A Pod reaches it by a mount that a root process makes, so no other user of the host needs to: mounted_only keeps
     them out of the directory. With ours, both belong to the daemon's user, and to group_gid where there is one.

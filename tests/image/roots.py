@@ -78,9 +78,7 @@ def _make(root: Path, packages: Sequence[str]) -> None:
     if not packages or not ready.exists():
         shutil.rmtree(minimal, ignore_errors=True)
         program = _tools("mmdebstrap") / "usr/bin/mmdebstrap"
-        _checked(
-            ["perl", str(program), "--quiet", "--mode=root", "--variant=minbase", SUITE, str(minimal), *_mirror()]
-        )
+        _checked(["perl", str(program), "--quiet", "--mode=root", "--variant=minbase", SUITE, str(minimal), *_mirror()])
         # As in the images of containers: a file system that may be lost needs no sync after each file.
         (minimal / "etc/dpkg/dpkg.cfg.d/unsafe-io").write_text("force-unsafe-io\n")
         ready.write_text("")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon_process import wait_until
 from tests.image import roots
-from tests.image.machine import NATIVE, Machine, package
+from tests.image.machine import NATIVE, SIMULATED_MACHINE, Machine, package
 
 pytestmark = pytest.mark.image
 UNITS = ("hypervisor.service", "hypervisor-aggregator.service", "hypervisor-inspection.service")
@@ -46,27 +46,33 @@ def pods(host: Machine) -> list[Any]:
     return list(json.loads(host.run("hypervisor", "get", "pods", "-o", "json").stdout)["items"])
 
 
-def machine_file(host: Machine) -> str:
-    return host.run("sh", "-c", "ls /var/lib/hypervisor/simulated/*/*.machine").stdout.strip()
-
-
-@pytest.fixture
-def workload(host: Machine) -> Iterator[str]:
-    """A program that wants a whole card and has 30 % of one, as a unit of its own."""
+@pytest.fixture(params=["ann", "root"])
+def workload(host: Machine, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A program that wants a whole card and has 30 % of one, of an ordinary user or of root, as a unit of its own."""
     ready(host)
-    unit = ["systemd-run", "--unit=workload", "--collect"]
-    on_machine = ["hypervisor", "sim", "run", "--machine", machine_file(host), "--"]
+    unit = ["systemd-run", "--unit=workload", "--collect", f"--uid={request.param}"]
+    on_machine = ["hypervisor", "sim", "run", "--machine", SIMULATED_MACHINE, "--"]
     limited = ["hypervisor", "exec", "--name", "job", "--compute", f"{LIMIT:.0%}", "--vram", "8Gi", "--"]
     host.run(*unit, *on_machine, *limited, f"/{NATIVE}/clients/load", "--kernel-us=2000", "--seconds=600")
-    wait_until(lambda: "job" in [each["spec"]["allocationId"] for each in pods(host)], "the allocation", 60)
-    yield "job"
-    host.run("systemctl", "stop", "workload", check=False)
-    wait_until(lambda: not pods(host), "the end of the allocation", 60)
+    try:
+        wait_until(lambda: limited_processes(host), "the workload under its limits", 60)
+        yield "job"
+    except AssertionError as error:
+        log = host.run("journalctl", "-u", "workload", "-u", "hypervisor", "-n", "20", check=False).stdout
+        raise AssertionError(f"{error}\n{log}") from None
+    finally:
+        host.run("systemctl", "stop", "workload", check=False)
+        wait_until(lambda: not pods(host), "the end of the allocation", 60)
+
+
+def limited_processes(host: Machine) -> list[int]:
+    """Processes that the daemon sees under limits."""
+    return [process["pid"] for pod in pods(host) for process in pod.get("processes", ())]
 
 
 def busy_seconds(host: Machine) -> tuple[float, float]:
-    """The simulator's own account: seconds since it began, and those in which the program's kernels ran."""
-    done = host.run("hypervisor", "sim", "show", "-o", "json", "--machine", machine_file(host))
+    """The simulator's own account: seconds since it began, and those in which programs' kernels ran."""
+    done = host.run("hypervisor", "sim", "show", "-o", "json", "--machine", SIMULATED_MACHINE)
     shown = json.loads(done.stdout)
     busy = sum(usage["busy_ns"] for group in shown["groups"] for usage in group["gpus"].values())
     return shown["clock"]["now_ns"] / 1e9, busy / 1e9
