@@ -83,7 +83,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "LedgerHealed": "a recount has changed its account of memory",
             "UnknownMemoryFreed": "memory was freed that was never counted",
             "DriverTableUsed": "a process took a private function table of the driver",
-            "MemoryLimitNotSet": "the kernel has its VRAM limit not in force for a process, and why",
+            "MemoryLimitNotSet": "its VRAM limit could not be set on a cgroup, and why",
             "PreloadCovered": "the image's own /etc/ld.so.preload is covered",
             "TimeNamespaceDiffers": "a process is in a time namespace of its own and can't be judged",
             "RecordSetAside": "its record could not be read and was set aside",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from hypervisor.gpu import library, nvml_mig, survey, wire
+from hypervisor.gpu import library, nvml_memory_limits, nvml_mig, survey, wire
 from hypervisor.gpu.codes import SUCCESS, UNINITIALIZED
 from hypervisor.gpu.events import EventWatch
 from hypervisor.gpu.nvml import Nvml, NvmlUnusableError
@@ -51,6 +51,8 @@ class Reader:
                 return self._watch.take(self._cards.values()) if self._watch else wire.EventsDone([])
             case wire.MigLook(slot) | wire.MigCreate(slot) | wire.MigDestroy(slot) | wire.MigEnable(slot):
                 return nvml_mig.reply(self._nvml, self._cards[slot].device, request)
+            case wire.MemoryLimit(slot):
+                return nvml_memory_limits.reply(self._nvml, self._cards[slot].device, request)
             case wire.Count():
                 return wire.Counted(self._nvml.take_calls())
 

@@ -1,28 +1,18 @@
-"""The daemon's way to divide cards: each operation in a gpu-reader of its own, which ends with it.
-
-The readers that watch the cards are not disturbed by a slow division, and a division that hangs in the driver is left
-behind like any reader that hangs.
-"""
+"""The daemon's way to divide cards: each operation is an errand of a gpu-reader of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TypeVar
-
-import trio
 
 from hypervisor.gpu import wire
-from hypervisor.gpu.codes import IN_USE, SUCCESS, words
+from hypervisor.gpu.codes import IN_USE
+from hypervisor.gpu.errand import NO_CODE, ErrandError, Errands, ask_of, exchange
 from hypervisor.gpu.pipe import LingeringProcesses, ReaderGoneError, ReaderHungError, ReaderProcess, open_reader_process
 
-Reply = TypeVar("Reply", wire.MigTold, wire.MigDone, wire.Attached, wire.Opened)
-
-# Making an instance takes a real driver up to seconds.
-PATIENCE_SECONDS = 30.0
-# In place of NVML's code where no answer came.
-NO_CODE = -3
+# A card could not be divided, or nobody could say how it is.
+MigError = ErrandError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +34,6 @@ class PhysicalCard:
     processes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MigError(Exception):
-    """A card could not be divided, or nobody could say how it is: NVML's code or NO_CODE, and a sentence."""
-
-    code: int
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
-
-
 class MigControl:
     """Looks at and changes the division of cards, named by bus id. One operation at a time."""
 
@@ -69,10 +48,8 @@ class MigControl:
         """look_again is told the bus id of a card whose division changed. let_go gives, for the length of a block,
         back the handles that the readers hold of a card."""
         self._let_go = let_go
-        self._environment = environment
-        self._lingering = lingering
+        self._errands = Errands(environment, lingering)
         self._look_again = look_again
-        self._turn = trio.Lock()
 
     async def look(self, bus_ids: Sequence[str]) -> Mapping[str, wire.MigTold | MigError]:
         """How cards are divided, and could be, by bus id. Cancelling ends the reader.
@@ -80,10 +57,10 @@ class MigControl:
         One that can't be read does not keep the others from being told.
         """
         told: dict[str, wire.MigTold | MigError] = {}
-        async with self._turn:
+        async with self._errands.turn:
             waiting = list(bus_ids)
             while waiting:
-                async with open_reader_process(self._environment, self._lingering) as process:
+                async with open_reader_process(self._errands.environment, self._errands.lingering) as process:
                     await self._look_at(process, waiting, told)
         return told
 
@@ -96,13 +73,9 @@ class MigControl:
             bus_id = waiting.pop(0)
             try:
                 if not opened:
-                    await self._exchange(process, wire.Open(), wire.Opened)
+                    await exchange(process, wire.Open(), wire.Opened)
                     opened = True
-                attached = await self._exchange(process, wire.Attach(bus_id=bus_id), wire.Attached)
-                if attached.code != SUCCESS:
-                    told[bus_id] = MigError(attached.code, f"the card {bus_id} can't be opened: {words(attached.code)}")
-                    continue
-                told[bus_id] = await self._exchange(process, wire.MigLook(attached.slot), wire.MigTold)
+                told[bus_id] = await ask_of(process, bus_id, wire.MigLook, wire.MigTold)
             except MigError as error:
                 told[bus_id] = error
             except (ReaderHungError, ReaderGoneError) as error:
@@ -112,7 +85,9 @@ class MigControl:
     async def create(self, bus_id: str, *, profile_id: int, start: int, size: int) -> wire.MigDone:
         """Make an instance with one compute instance. Raises MigError when nobody could be asked."""
         try:
-            return await self._ask(bus_id, lambda slot: wire.MigCreate(slot, profile_id, start, size), wire.MigDone)
+            return await self._errands.ask(
+                bus_id, lambda slot: wire.MigCreate(slot, profile_id, start, size), wire.MigDone
+            )
         finally:
             self._look_again(bus_id)
 
@@ -126,10 +101,10 @@ class MigControl:
             return wire.MigDestroy(slot, gpu_instance)
 
         try:
-            done = await self._ask(bus_id, request, wire.MigDone)
+            done = await self._errands.ask(bus_id, request, wire.MigDone)
             if done.code == IN_USE:
                 async with self._let_go(bus_id):
-                    done = await self._ask(bus_id, request, wire.MigDone)
+                    done = await self._errands.ask(bus_id, request, wire.MigDone)
             return done
         finally:
             self._look_again(bus_id)
@@ -137,27 +112,6 @@ class MigControl:
     async def enable(self, bus_id: str) -> wire.MigDone:
         """Switch MIG mode on. Raises MigError when nobody could be asked."""
         try:
-            return await self._ask(bus_id, wire.MigEnable, wire.MigDone)
+            return await self._errands.ask(bus_id, wire.MigEnable, wire.MigDone)
         finally:
             self._look_again(bus_id)
-
-    async def _ask(self, bus_id: str, request: Callable[[str], wire.Request], expected: type[Reply]) -> Reply:
-        async with self._turn, open_reader_process(self._environment, self._lingering) as process:
-            try:
-                await self._exchange(process, wire.Open(), wire.Opened)
-                attached = await self._exchange(process, wire.Attach(bus_id=bus_id), wire.Attached)
-                if attached.code != SUCCESS:
-                    raise MigError(attached.code, f"the card {bus_id} can't be opened: {words(attached.code)}")
-                return await self._exchange(process, request(attached.slot), expected)
-            except ReaderHungError as error:
-                raise MigError(NO_CODE, f"the driver did not answer about the card {bus_id} ({error})") from error
-            except ReaderGoneError as error:
-                raise MigError(NO_CODE, f"the reader of the card {bus_id} failed ({error})") from error
-
-    async def _exchange(self, process: ReaderProcess, request: wire.Request, expected: type[Reply]) -> Reply:
-        reply = await process.ask(request, timeout=PATIENCE_SECONDS)
-        if isinstance(reply, wire.Failed):
-            raise MigError(reply.code, f"NVML can't be used: {words(reply.code)} at '{reply.stage}'")
-        if not isinstance(reply, expected):
-            raise ReaderGoneError(f"it answered {type(request).__name__} with {type(reply).__name__}")
-        return reply

@@ -16,11 +16,13 @@ from hypervisor.config import Settings
 from hypervisor.gpu import failures, wire
 from hypervisor.gpu.catalogue import Catalogue
 from hypervisor.gpu.conditions import Finding
+from hypervisor.gpu.errand import Errands
 from hypervisor.gpu.failures import UnusableError
 from hypervisor.gpu.fleet import Fleet
 from hypervisor.gpu.health.monitor import HealthMonitor, load_policy
 from hypervisor.gpu.health.occurrence import Occurrence
 from hypervisor.gpu.holders import holders_of
+from hypervisor.gpu.memory_limits import MemoryLimits
 from hypervisor.gpu.mig_control import MigControl, PhysicalCard
 from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import LingeringProcesses, ReaderGoneError, ReaderHungError, open_reader_process
@@ -160,6 +162,10 @@ class GpuReader:
         """All cards whose address is known, divided ones as a whole too."""
         now = time.monotonic()
         return tuple(self._known.observer.whole_cards(self._known.fleet, now=now))
+
+    def memory_limits(self) -> MemoryLimits:
+        """The way to limit the VRAM of control groups. Each call makes one, with a turn of its own."""
+        return MemoryLimits(Errands(self._known.environment, self._lingering))
 
     def mig_control(self) -> MigControl:
         """The way to divide cards. Each call makes one, with a turn of its own."""

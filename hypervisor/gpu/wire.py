@@ -239,6 +239,14 @@ class MigEnable(msgspec.Struct, frozen=True, tag=True):
     slot: str
 
 
+class MemoryLimit(msgspec.Struct, frozen=True, tag=True):
+    """Limit the VRAM of a control group (full path of its directory) on an attached GPU; None: no more."""
+
+    slot: str
+    cgroup: str
+    hard_bytes: int | None
+
+
 class Count(msgspec.Struct, frozen=True, tag=True):
     """Tell the calls since this was last asked."""
 
@@ -356,6 +364,16 @@ class MigDone(msgspec.Struct, frozen=True, tag=True):
     activation: int = 0
 
 
+class MemoryLimitTold(msgspec.Struct, frozen=True, tag=True):
+    """What came of a limit: code 0 and what was read back, or the code of the call at which it ended. hard_bytes None:
+    no limit."""
+
+    code: int
+    step: str
+    hard_bytes: int | None = None
+    used_bytes: int = 0
+
+
 class Counted(msgspec.Struct, frozen=True, tag=True):
     """Calls by name and code."""
 
@@ -363,11 +381,13 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = (
-    Open | Attach | Survey | Read | Sampling | Health | Events | MigLook | MigCreate | MigDestroy | MigEnable | Count
-)
+    Open | Attach | Survey | Read | Sampling | Health | Events | MigLook | MigCreate | MigDestroy | MigEnable
+    | MemoryLimit | Count
+)  # fmt: skip
 Reply = (
-    Opened | Failed | Attached | Surveyed | ReadDone | Sampled | HealthDone | EventsDone | MigTold | MigDone | Counted
-)
+    Opened | Failed | Attached | Surveyed | ReadDone | Sampled | HealthDone | EventsDone | MigTold | MigDone
+    | MemoryLimitTold | Counted
+)  # fmt: skip
 
 
 def frame(message: Request | Reply) -> bytes:

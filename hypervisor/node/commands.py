@@ -112,9 +112,9 @@ class HardPreparing(Protocol):
 
 
 class Bounding(Protocol):
-    """Has the kernel bound the VRAM of the process that asks."""
+    """Has driver or kernel bound the VRAM of the process that asks."""
 
-    def take(self, allocation: Allocation) -> None: ...
+    async def take(self, allocation: Allocation) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class Commands:
         self.workers: Workers | None = None  # set once they are supervised
         self.freezing: Freezing | None = None
         self.hard: HardPreparing | None = None  # set once MPS servers are kept
-        self.bounds: Bounding | None = None  # set where the kernel bounds device memory
+        self.bounds: Bounding | None = None  # set where cgroups can be written to
         self._worker_grace = worker_grace
         self._grants = grants
         self._cards = cards
@@ -170,10 +170,10 @@ class Commands:
                 reserved=reserved,
                 placed=placed.devices if placed else (),
             )
-            if self.bounds is not None and not dry_run:
-                self.bounds.take(allocation)
             if publish and not dry_run:
                 self._publisher.publish()
+        if self.bounds is not None and not dry_run:
+            await self.bounds.take(allocation)
         if spec.isolation is IsolationMode.HARD and not dry_run:
             await self._prepare(allocation, existed=existed)
         return allocation, existed, self.environment_of(allocation)

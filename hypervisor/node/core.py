@@ -17,6 +17,7 @@ from hypervisor.allocations import Allocations
 from hypervisor.config import Settings, SettingsError, changed, reloaded
 from hypervisor.gpu import GpuReader
 from hypervisor.gpu.compute_mode import ComputeModeTool
+from hypervisor.gpu.memory_limits import has_memory_limits
 from hypervisor.http import HttpServer, MetricsPage, Routes, Unready
 from hypervisor.metrics import Exposition, MetricsView
 from hypervisor.model import Allocation, Diagnosis, EventType, IsolationMode, NodeSnapshot
@@ -190,6 +191,9 @@ class NodeCore:
         """Supervise workers for as long as the block runs; those of the daemon before are adopted. Raises Refusal."""
         changed: list[Callable[[], None]] = []
         settings = WorkerSettings.of(self._live.settings)
+        if settings.memory is not None:
+            settings.memory.driver = self._reader.memory_limits()
+            settings.memory.driver_has_it = lambda: has_memory_limits(self._reader.inventory.system.driver_version)
         async with open_supervisor(
             settings,
             next_revision=self.state.next_revision,

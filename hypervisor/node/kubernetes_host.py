@@ -168,7 +168,7 @@ class Host:
         """Without the host's PID namespace, processes of the host look as if they had ended: the first process would
         then be one of our own container. A kernel thread is only ever seen from outside."""
         try:
-            return (self._proc / "2/stat").read_text().startswith("2 (kthreadd)")
+            return (self._proc / "2/stat").read_text(errors="replace").startswith("2 (kthreadd)")
         except OSError:
             return False
 

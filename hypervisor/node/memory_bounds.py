@@ -1,8 +1,8 @@
-"""The kernel's VRAM limits for what is no worker: containers of Pods, and processes of other allocations.
+"""VRAM limits of cgroups for what is no worker: containers of Pods, and processes of other allocations.
 
 A container has a cgroup of its own, and the limit is set there. Any other process is moved, when it becomes known and
-before it has allocated anything, into a cgroup that is made for its allocation. Without the kernel's control of device
-memory nothing is done.
+before it has allocated anything, into a cgroup that is made for its allocation. Where neither driver nor kernel limit
+cgroups nothing is done.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+import trio
 
 from hypervisor.kube.cgroups import residence
 from hypervisor.model import (
@@ -38,15 +39,15 @@ _FOLDER = "_allocations"  # no worker can have that name
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A limit that is in force: of a cgroup, on a region, in bytes."""
+    """A limit that is in force: of a cgroup, on a card by its bus id, in bytes."""
 
     cgroup: Path
-    region: str
+    bus_id: str
     hard_bytes: int
 
 
 class MemoryBounds:
-    """For the trio main thread; nothing here waits."""
+    """For the trio main thread; one limit after another."""
 
     def __init__(
         self,
@@ -66,29 +67,38 @@ class MemoryBounds:
         self._proc = proc
         self._bounds: dict[str, set[Bound]] = {}  # by the allocation's uid
         self._told: set[tuple[str, str]] = set()
+        self._turn = trio.Lock()
 
     @property
     def bounds(self) -> frozenset[Bound]:
         """The limits that were set and read back."""
         return frozenset(bound for found in self._bounds.values() for bound in found)
 
-    def take(self, allocation: Allocation) -> None:
-        """Bound the process that an allocation was made for, before it learns of the grant."""
+    async def take(self, allocation: Allocation) -> None:
+        """Bound the process that an allocation was made for, before it learns of the grant. Cancel-safe."""
         owner = allocation.spec.owner
         if owner.kind is OwnerKind.PROCESS:
-            self._bind(allocation, [(owner.pid, owner.start_time_ticks)])
+            async with self._turn:
+                await self._bind(allocation, [(owner.pid, owner.start_time_ticks)])
 
-    def step(self, allocations: Collection[Allocation], usages: Iterable[AllocationUsage]) -> None:
-        """Bound what has attached meanwhile, by the limits that are in force now; let go of what was released."""
+    async def step(self, allocations: Collection[Allocation], usages: Iterable[AllocationUsage]) -> None:
+        """Bound what has attached meanwhile, by the limits that are in force now; let go of what was released.
+        Cancel-safe."""
+        if not self._bounds and not self._control.present:
+            return
+        async with self._turn:
+            await self._step(allocations, usages)
+
+    async def _step(self, allocations: Collection[Allocation], usages: Iterable[AllocationUsage]) -> None:
         by_id = {usage.allocation_id: usage for usage in usages}
         for allocation in allocations:
             usage = by_id.get(allocation.spec.allocation_id)
             if usage is not None:
                 pids = [(each.host_pid, each.start_time_ticks) for each in usage.processes if each.host_pid is not None]
-                self._bind(allocation, pids)
+                await self._bind(allocation, pids)
         held = {allocation.uid for allocation in allocations}
         for uid in [uid for uid in self._bounds if uid not in held]:
-            self._let_go(uid)
+            await self._let_go(uid)
 
     async def follow(
         self,
@@ -100,9 +110,9 @@ class MemoryBounds:
         seen = Revision(0, 0)
         while True:
             seen = (await wait(seen)).revision
-            self.step(allocations(), usages())
+            await self.step(allocations(), usages())
 
-    def _bind(self, allocation: Allocation, pids: Iterable[tuple[int, int]]) -> None:
+    async def _bind(self, allocation: Allocation, pids: Iterable[tuple[int, int]]) -> None:
         if allocation.spec.isolation not in _LIMITED or allocation.phase is not AllocationPhase.ACTIVE:
             return
         limits = tuple(self._limits(allocation))
@@ -110,28 +120,27 @@ class MemoryBounds:
             return
         for pid, start in pids:
             try:
-                cgroup = self._cgroup(allocation, pid, start)
+                cgroup = await self._cgroup(allocation, pid, start)
                 if cgroup is not None:
-                    self._set(allocation.uid, cgroup, limits)
+                    await self._set(allocation.uid, cgroup, limits)
             except (MemoryControlError, OSError) as error:
-                self._tell(allocation, f"process {pid} is not bound by the kernel: {error}")
+                self._tell(allocation, f"process {pid} is not bound by the driver: {error}")
 
     def _limits(self, allocation: Allocation) -> Iterator[tuple[str, int]]:
         for grant in allocation.grants:
-            region = self._control.region(self._bus_id(grant.gpu_uuid))
-            if region is not None and grant.limit_vram_bytes is not None:
-                yield region, grant.limit_vram_bytes
+            bus_id = self._bus_id(grant.gpu_uuid)
+            if grant.limit_vram_bytes is not None and self._control.covers(bus_id):
+                yield bus_id, grant.limit_vram_bytes
 
-    def _set(self, uid: str, cgroup: Path, limits: Iterable[tuple[str, int]]) -> None:
+    async def _set(self, uid: str, cgroup: Path, limits: Iterable[tuple[str, int]]) -> None:
         bounds = self._bounds.setdefault(uid, set())
-        for region, amount in limits:
-            bound = Bound(cgroup, region, amount)
-            if bound not in bounds:
-                self._control.set(cgroup, region, hard_bytes=amount)
-                bounds -= {old for old in bounds if (old.cgroup, old.region) == (cgroup, region)}
+        for bus_id, amount in limits:
+            bound = Bound(cgroup, bus_id, amount)
+            if bound not in bounds and await self._control.limit(cgroup, bus_id, amount):
+                bounds -= {old for old in bounds if (old.cgroup, old.bus_id) == (cgroup, bus_id)}
                 bounds.add(bound)
 
-    def _cgroup(self, allocation: Allocation, pid: int, start: int) -> Path | None:
+    async def _cgroup(self, allocation: Allocation, pid: int, start: int) -> Path | None:
         """Where the limit is to be set; None where that is not ours, or the process has gone."""
         text = self._read(pid, "cgroup")
         path = _unified(text)
@@ -148,17 +157,19 @@ class MemoryBounds:
             return own if now == own else None  # a worker has the limit where it lives
         own.mkdir(parents=True, exist_ok=True)
         # Bound before anything is charged to it.
-        self._set(allocation.uid, own, tuple(self._limits(allocation)))
+        await self._set(allocation.uid, own, tuple(self._limits(allocation)))
+        if self._started(pid) != start:
+            return None  # it ended meanwhile, and its pid may be another's
         (own / "cgroup.procs").write_text(str(pid))
         return own
 
-    def _let_go(self, uid: str) -> None:
+    async def _let_go(self, uid: str) -> None:
         for bound in self._bounds.pop(uid):
             if self._home is not None and self._home in bound.cgroup.parents:
                 continue  # what still runs there keeps its last limit
             try:
-                self._control.clear(bound.cgroup, bound.region)
-            except MemoryControlError as error:
+                await self._control.limit(bound.cgroup, bound.bus_id, None)
+            except (MemoryControlError, OSError) as error:
                 log.info("a cgroup has gone with its limit", why=str(error))
         if self._home is not None:
             try:

@@ -92,16 +92,18 @@ def pid_namespace() -> int:
 
 
 def _all() -> Iterator[tuple[int, list[str]]]:
-    for entry in os.scandir(PROC):
-        if entry.name.isdecimal():
-            fields = _stat(int(entry.name))
-            if fields is not None:
-                yield int(entry.name), fields
+    with os.scandir(PROC) as entries:
+        for entry in entries:
+            if entry.name.isdecimal():
+                fields = _stat(int(entry.name))
+                if fields is not None:
+                    yield int(entry.name), fields
 
 
 def _stat(pid: int) -> list[str] | None:
     try:
-        text = (PROC / str(pid) / "stat").read_text()
+        # A process gives itself any bytes for a name.
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
     return text[text.rindex(")") + 2 :].split()

@@ -69,19 +69,19 @@ def limit_processes(root: Path, cgroup: Path, most: int) -> None:
         raise LaunchError(f"{limit} can't be set: {error.strerror}") from error
 
 
-def limit_memory(control: MemoryControl | None, cgroup: Path, spec: WorkerSpec) -> None:
-    """Have the kernel bound the VRAM of a worker's whole cgroup, where it can. Raises LaunchError when it can and the
-    limit is not in force: a worker does not run without it."""
+async def limit_memory(control: MemoryControl | None, cgroup: Path, spec: WorkerSpec) -> None:
+    """Have driver or kernel bound the VRAM of a worker's whole cgroup, where they can. Raises LaunchError when they can
+    and the limit is not in force: a worker does not run without it. Cancelling only ends the wait."""
     if control is None or spec.memory_limit_bytes is None:
         return
-    for bus_id in spec.gpu_bus_ids:
-        region = control.region(bus_id)
-        if region is None:
-            continue
-        try:
-            control.set(cgroup, region, hard_bytes=spec.memory_limit_bytes)
-        except MemoryControlError as error:
-            raise LaunchError(str(error)) from error
+    try:
+        if spec.gpu_bus_ids:
+            await control.driver_known()
+        for bus_id in spec.gpu_bus_ids:
+            if control.covers(bus_id):
+                await control.limit(cgroup, bus_id, spec.memory_limit_bytes)
+    except (MemoryControlError, OSError) as error:
+        raise LaunchError(str(error)) from error
 
 
 async def end_cgroup(parent: Path, worker_id: str) -> None:

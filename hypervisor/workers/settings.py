@@ -18,8 +18,8 @@ SHIM = Path(hypervisor.__file__).resolve().parent / "native" / "worker-shim"
 class WorkerSettings:
     """directory: one folder a worker below it. launcher: unix socket of a launcher, None to start shims ourselves.
     cgroup: cgroup-v2 directory for workers, None to leave them where they are started; cgroup_root: the top of its
-    tree. most_processes: tasks that a worker may have where the kernel counts them, 0 for any number. memory: the
-    kernel's control of device memory, None where driver or kernel have none."""
+    tree. most_processes: tasks that a worker may have where the kernel counts them, 0 for any number. memory: what
+    limits the VRAM of cgroups, None where there is no tree of cgroups to write to."""
 
     directory: Path
     launcher: Path | None = None
@@ -37,7 +37,7 @@ class WorkerSettings:
         """From the daemon's settings."""
         root = tree_root()
         return cls(
-            memory=MemoryControl.find(root) if root is not None else None,
+            memory=MemoryControl(root) if root is not None else None,
             directory=settings.state_path / "workers",
             launcher=Path(settings.worker_launcher.removeprefix("unix:")) if settings.worker_launcher else None,
             # A launcher starts them where it lives itself.

@@ -38,6 +38,7 @@ class Supervised:
         self.record = record
         self.directory = directory
         self.adopted = False
+        self._limit_due = False  # set again what bounds the VRAM of a run that was adopted
         self.looks: dict[str, Look] = {}  # probes that are no description: "readiness", "liveness"
         self.before_start: Callable[[], None] | None = None  # cleans up after a run that was killed
         self.stopped = trio.Event()
@@ -145,7 +146,7 @@ class Supervised:
             if status.pid_namespace != pid_namespace():
                 await self._wait_for_foreign_shim(status)
             else:
-                self.adopted = held
+                self.adopted = self._limit_due = held
                 self._running(status)
                 return
         await self._account(shim_files.read_status(self.directory) or status)
@@ -169,7 +170,7 @@ class Supervised:
             if settings.cgroup is not None:
                 cgroup = launching.prepare_cgroup(settings.cgroup, self.spec.worker_id)
                 launching.limit_processes(settings.cgroup_root, cgroup, settings.most_processes)
-                launching.limit_memory(settings.memory, cgroup, self.spec)
+                await launching.limit_memory(settings.memory, cgroup, self.spec)
             shim_files.write_start(
                 self.directory,
                 self.spec,
@@ -229,6 +230,8 @@ class Supervised:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._watch_wanted, descriptor)
                     nursery.start_soon(self._watch_child, status, descriptor)
+                    if self._limit_due and self._settings.cgroup is not None:
+                        nursery.start_soon(self._limit_again, self._settings.cgroup / self.spec.worker_id)
                     if self._has("readiness"):
                         nursery.start_soon(self._watch_readiness)
                     if self._has("liveness"):
@@ -256,6 +259,14 @@ class Supervised:
         await trio.sleep(SHIM_LATE_SECONDS)
         log.warning("a shim hangs", worker=self.spec.worker_id, shim=status.shim.pid)
         send(descriptor, signal.SIGKILL)
+
+    async def _limit_again(self, cgroup: Path) -> None:
+        """What the daemon before has set may have been changed while nobody watched; this run goes on in any case."""
+        self._limit_due = False
+        try:
+            await launching.limit_memory(self._settings.memory, cgroup, self.spec)
+        except launching.LaunchError as error:
+            self._emit(EventType.WARNING, "MemoryLimitNotSet", f"is not bound by the driver: {error}")
 
     async def _end(self, descriptor: int) -> None:
         """SIGTERM to the group, after the grace SIGKILL, both by the shim; at last SIGKILL to the shim."""

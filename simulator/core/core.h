@@ -289,6 +289,17 @@ struct sim_group_reading {
     struct sim_gpu_usage usage;
 };
 uint32_t sim_read_groups(struct sim_machine *machine, uint32_t gpu, struct sim_group_reading *out, uint32_t room);
+/* Limits of control groups, by the full path of their directory: SIM_NOT_FOUND when there is no such group. Soft 0 and
+ * hard UINT64_MAX are no limit. */
+int sim_memory_limit_set(struct sim_machine *machine, uint32_t gpu, const char *group, uint64_t soft, uint64_t hard);
+int sim_memory_limit_get(struct sim_machine *machine, uint32_t gpu, const char *group, uint64_t *soft, uint64_t *hard, uint64_t *held);
+/* The calling process may have been moved into another group since; to be called without a lock. */
+void sim_memory_limit_follow(struct sim_machine *machine, uint32_t process);
+/* The limit that counts for a process and what is held under it; 0: none. */
+int sim_memory_limited(const struct sim_machine *machine, uint32_t gpu, uint32_t process, uint64_t *hard, uint64_t *held);
+/* What a process is told of its GPU's memory: no more than its limit. */
+void sim_process_memory(struct sim_machine *machine, uint32_t gpu, uint32_t process, uint64_t *free_bytes, uint64_t *total_bytes);
+
 /* Usage of the group of this name; SIM_NOT_FOUND when it never ran. */
 int sim_read_group(struct sim_machine *machine, uint32_t gpu, const char *name, struct sim_group_reading *out);
 

@@ -93,9 +93,17 @@ static int above_mps_limit(const struct sim_machine *machine, uint32_t index, ui
     return limit && bytes + process->gpu[index].bytes > limit;
 }
 
+/* Lock held. What all processes of the limited control group hold counts. */
+static int above_group_limit(const struct sim_machine *machine, uint32_t index, uint32_t row, uint64_t bytes)
+{
+    uint64_t hard, held;
+    return sim_memory_limited(machine, index, row, &hard, &held) && (held > hard || bytes > hard - held);
+}
+
 static int charge(struct sim_machine *machine, uint32_t index, uint32_t row, uint64_t bytes, uint32_t contexts)
 {
     int buried = 0;
+    sim_memory_limit_follow(machine, row);
     for (int attempt = 0;; attempt++) {
         sim_enter_gpu(machine, index);
         struct sim_gpu *gpu = &machine->gpu[index];
@@ -108,7 +116,8 @@ static int charge(struct sim_machine *machine, uint32_t index, uint32_t row, uin
         int status = SIM_OK;
         if (gpu->lost || gpu->vanished)
             status = SIM_GPU_GONE;
-        else if (bytes > free_bytes(gpu, sim_instance_of(machine, index, row)) || above_mps_limit(machine, index, row, bytes))
+        else if (bytes > free_bytes(gpu, sim_instance_of(machine, index, row)) || above_mps_limit(machine, index, row, bytes) ||
+                 above_group_limit(machine, index, row, bytes))
             status = SIM_NO_MEMORY;
         else {
             sim_ledger_add(machine, index, row, bytes);
@@ -166,4 +175,17 @@ uint64_t sim_process_free_bytes(struct sim_machine *machine, uint32_t gpu, uint3
     uint64_t bytes = free_bytes(&machine->gpu[gpu], sim_instance_of(machine, gpu, process));
     sim_unlock_gpu(machine, gpu);
     return bytes;
+}
+
+void sim_process_memory(struct sim_machine *machine, uint32_t gpu, uint32_t process, uint64_t *free_out, uint64_t *total)
+{
+    uint64_t hard, held;
+    sim_memory_limit_follow(machine, process);
+    *free_out = sim_process_free_bytes(machine, gpu, process);
+    sim_enter_gpu(machine, gpu);
+    if (sim_memory_limited(machine, gpu, process, &hard, &held)) {
+        *total = min_u64(*total, hard);
+        *free_out = min_u64(*free_out, hard > held ? hard - held : 0);
+    }
+    sim_unlock_gpu(machine, gpu);
 }

@@ -254,8 +254,10 @@ SIM_EXPORTED CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_
     const struct sim_gpu *gpu = &machine->gpu[context->gpu];
     if (gpu->lost || gpu->vanished)
         return CUDA_ERROR_UNKNOWN;
-    *free_bytes = sim_faulty(sim_process_free_bytes(machine, context->gpu, sim_driver.process));
-    *total_bytes = sim_faulty(sim_total_memory(context->gpu));
+    uint64_t free_now, total = sim_total_memory(context->gpu);
+    sim_process_memory(machine, context->gpu, sim_driver.process, &free_now, &total);
+    *free_bytes = sim_faulty(free_now);
+    *total_bytes = sim_faulty(total);
     return CUDA_SUCCESS;
 }
 

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x314d49535550475f) /* "_GPUSIM1" read as a little-endian word */
-#define SIM_LAYOUT_VERSION 6u
+#define SIM_LAYOUT_VERSION 7u
 
 #define SIM_MAX_GPUS 16u
 #define SIM_MAX_LINKS 18u
@@ -24,6 +24,7 @@
 #define SIM_MAX_GROUPS 512u
 #define SIM_MAX_STREAMS 4096u
 #define SIM_MAX_SHARES 4096u /* processes that hold a memory of several, times memories */
+#define SIM_MAX_MEMORY_LIMITS 512u
 #define SIM_RING_ITEMS 1024u
 #define SIM_EVENT_CHUNKS 2048u
 #define SIM_EVENTS_PER_CHUNK 64u
@@ -255,6 +256,7 @@ struct sim_process {
     uint32_t checkpoint_room;
     uint64_t frozen_bytes[SIM_MAX_GPUS]; /* of a checkpointed process: what it holds on the host instead */
     uint64_t mps_memory_limit[SIM_MAX_GPUS]; /* bytes that the process may hold; 0: not limited */
+    uint16_t memory_limit[SIM_MAX_GPUS]; /* row in memory_limits[] that counts for it, plus one; 0: none */
     struct sim_gpu_usage gpu[SIM_MAX_GPUS];
 };
 #define SIM_MPS_SERVED 2u /* a bit of mps_client: connected to an MPS server, or one itself */
@@ -266,6 +268,14 @@ struct sim_group {
     char name[64];            /* SIM_GROUP, or what the key was derived from */
     uint64_t last_used_ns;
     struct sim_gpu_usage gpu[SIM_MAX_GPUS];
+};
+
+struct sim_memory_limit {     /* of a control group; see memory_limit.c */
+    char group[488];          /* full path of its directory; "": free row */
+    uint64_t inode;           /* of that directory: one of the same name that was made later is another */
+    uint32_t set;             /* bit n: limited on GPU n */
+    uint32_t padding;
+    uint64_t soft_bytes[SIM_MAX_GPUS], hard_bytes[SIM_MAX_GPUS];
 };
 
 struct sim_share {            /* one process that holds a memory of several; see share.c */
@@ -472,7 +482,8 @@ struct sim_machine {
     uint64_t next_reap_ns;    /* when the next look for dead processes is due */
     uint32_t process_high;    /* rows from here on were never used: bounds the scans */
     uint32_t stream_high;
-    uint32_t share_high, share_room;
+    uint32_t share_high;
+    uint32_t memory_limit_high; /* likewise; 0: no group was ever limited */
     uint32_t lock_hung; /* id of the SIM_FAULT_HANG_LOCK that is being served */
     uint32_t driver_changes;  /* grows when system.driver_version changes; libraries loaded before no longer fit */
     uint64_t lock_hung_until_ns; /* when that ends, whether the process that hangs still lives or not; UINT64_MAX: when it is cleared */
@@ -485,6 +496,7 @@ struct sim_machine {
     struct sim_process processes[SIM_MAX_PROCESSES];
     struct sim_group groups[SIM_MAX_GROUPS];
     struct sim_share shares[SIM_MAX_SHARES];
+    struct sim_memory_limit memory_limits[SIM_MAX_MEMORY_LIMITS];
     struct sim_event_chunk event_chunks[SIM_EVENT_CHUNKS];
     struct sim_event events[SIM_EVENT_CHUNKS * SIM_EVENTS_PER_CHUNK];
     struct sim_notice notices[SIM_NOTICE_ITEMS];

@@ -58,6 +58,12 @@ NVML_SIZE_IS(nvmlMemory_t, 24);
 typedef struct { unsigned version; uint64_t total, reserved, free, used; } nvmlMemory_v2_t;
 NVML_SIZE_IS(nvmlMemory_v2_t, 40);
 
+/* nameSpace: full path of a control group's directory. No limit: soft 0, hard 2^64 - 1. */
+typedef struct { const char *nameSpace; uint64_t softLimit, hardLimit; } nvmlSetMemoryLimits_v1_t;
+NVML_SIZE_IS(nvmlSetMemoryLimits_v1_t, 24);
+typedef struct { const char *nameSpace; uint64_t softLimit, hardLimit, currentUsed; } nvmlGetMemoryLimits_v1_t;
+NVML_SIZE_IS(nvmlGetMemoryLimits_v1_t, 32);
+
 typedef struct { uint64_t total, free, used; } nvmlBAR1Memory_t;
 NVML_SIZE_IS(nvmlBAR1Memory_t, 24);
 

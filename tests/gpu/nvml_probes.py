@@ -187,6 +187,8 @@ nvmlGpmMigSampleGet                              code  d =77 n
 nvmlGpmMetricsGet                                code  o24
 nvmlDeviceGetMigMode                             code  d u u
 nvmlDeviceSetMigMode                             code  n =0 u
+nvmlDeviceSetMemoryLimits_v1                     code  n o24
+nvmlDeviceGetMemoryLimits_v1                     code  n o32
 nvmlDeviceGetMaxMigDeviceCount                   same  d u
 nvmlDeviceGetMigDeviceHandleByIndex              code  d =0 q
 nvmlDeviceIsMigDeviceHandle                      same  d u

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from hypervisor.model import IsolationMode, Owner, OwnerKind
 from hypervisor.node.memory_bounds import Bound, MemoryBounds, container_path
@@ -50,6 +51,9 @@ class Host:
     def _emit(self, kind: Any, reason: str, about: Any, message: str, **_: str) -> None:
         self.events.append((reason, message))
 
+    def step(self, *parts: Any) -> None:
+        trio.run(self.bounds.step, *parts)
+
     def process(self, pid: int, cgroup: str, start: int = 12345) -> None:
         folder = self.proc / str(pid)
         folder.mkdir(parents=True)
@@ -78,15 +82,15 @@ EXEC_OWNER = Owner(kind=OwnerKind.PROCESS, name="train", pid=4711, start_time_ti
 def test_a_container_of_a_pod_is_bound_at_its_own_cgroup(host: Host) -> None:
     host.process(4711, f"{LEAF}/init.scope")
     allocation = held(POD_OWNER)
-    host.bounds.step([allocation], [builders.make_usage()])
+    host.step([allocation], [builders.make_usage()])
     assert host.limit(LEAF) == f"{REGION} {4 * GIB}"
     assert host.limit(f"{LEAF}/init.scope") == f"{REGION} max"  # a part of it, bound with the whole
     assert "+dmem" in (host.tree / "cgroup.subtree_control").read_text()  # else the container had no such file
     lower = held(POD_OWNER, limit=2 * GIB)
-    host.bounds.step([lower], [builders.make_usage()])
+    host.step([lower], [builders.make_usage()])
     assert host.limit(LEAF) == f"{REGION} {2 * GIB}"
-    assert host.bounds.bounds == {Bound(host.tree / LEAF, REGION, 2 * GIB)}
-    host.bounds.step([], [])
+    assert host.bounds.bounds == {Bound(host.tree / LEAF, BUS, 2 * GIB)}
+    host.step([], [])
     assert host.limit(LEAF) == f"{REGION} max"
     assert not host.bounds.bounds
 
@@ -94,7 +98,7 @@ def test_a_container_of_a_pod_is_bound_at_its_own_cgroup(host: Host) -> None:
 def test_a_process_that_asks_for_itself_is_moved_into_a_bound_cgroup(host: Host) -> None:
     host.process(4711, "user.slice")
     allocation = held(EXEC_OWNER)
-    host.bounds.take(allocation)
+    trio.run(host.bounds.take, allocation)
     own = host.home / "_allocations" / allocation.uid
     assert (own / "cgroup.procs").read_text() == "4711"
     assert (own / "dmem.max").read_text() == f"{REGION} {4 * GIB}"
@@ -104,22 +108,22 @@ def test_a_process_that_asks_for_itself_is_moved_into_a_bound_cgroup(host: Host)
 @pytest.mark.parametrize("isolation", [IsolationMode.SHARED, IsolationMode.PARTITIONED])
 def test_what_has_no_limit_of_ours_is_left_alone(host: Host, isolation: IsolationMode) -> None:
     host.process(4711, LEAF)
-    host.bounds.step([held(POD_OWNER, isolation)], [builders.make_usage()])
+    host.step([held(POD_OWNER, isolation)], [builders.make_usage()])
     assert not host.bounds.bounds
 
 
 def test_a_pid_that_another_has_now_is_left_alone(host: Host) -> None:
     host.process(4711, "user.slice", start=99999)
-    host.bounds.take(held(EXEC_OWNER))
+    trio.run(host.bounds.take, held(EXEC_OWNER))
     assert not (host.home / "_allocations").exists()
 
 
 def test_workers_and_containers_of_others_are_left_alone(host: Host) -> None:
     host.process(4711, "hypervisor-workers/abc/worker")
-    host.bounds.take(held(EXEC_OWNER))
+    trio.run(host.bounds.take, held(EXEC_OWNER))
     other = replace(POD_OWNER, pod_uid="00000000-8a57-4a6e-9f0e-0123456789ab")
     host.process(1, LEAF)
-    host.bounds.step([held(other)], [builders.make_usage()])
+    host.step([held(other)], [builders.make_usage()])
     assert not host.bounds.bounds
 
 
@@ -128,7 +132,7 @@ def test_what_can_not_be_set_is_told_once(host: Host) -> None:
     (host.tree / LEAF / "dmem.max").unlink()
     (host.tree / LEAF / "dmem.max").mkdir()
     for _ in range(3):
-        host.bounds.step([held(POD_OWNER)], [builders.make_usage()])
+        host.step([held(POD_OWNER)], [builders.make_usage()])
     ((reason, message),) = host.events
     assert reason == "MemoryLimitNotSet"
     assert "is the dmem controller enabled above it?" in message
