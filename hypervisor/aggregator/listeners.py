@@ -9,7 +9,7 @@ import structlog
 from hypervisor.rpc.address import TcpAddress, UnixAddress
 from hypervisor.rpc.listening import ListenError, parse_listen, remove_socket, unix_socket_place
 from hypervisor.rpc.ports import add_port, check_security
-from hypervisor.rpc.tls import ServerCertificates
+from hypervisor.rpc.server_certificates import ServerCertificates
 
 log = structlog.get_logger("aggregator")
 

@@ -20,7 +20,7 @@ from hypervisor.aggregator.registry import Registry, RegistryStatistics
 from hypervisor.aggregator.report_service import ReportStatistics
 from hypervisor.aggregator.writer import WriterStatistics
 from hypervisor.metrics.family import Families
-from hypervisor.rpc.tls import ServerCertificates
+from hypervisor.rpc.server_certificates import ServerCertificates
 from hypervisor.v1 import cluster_pb2
 
 KEEP_SECONDS = 1.0

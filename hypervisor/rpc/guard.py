@@ -25,8 +25,8 @@ from hypervisor.model.peer import Identity, Role, parse_uri
 from hypervisor.rpc.answering import Context, abort_with
 from hypervisor.rpc.open_streams import OpenStream, OpenStreams
 from hypervisor.rpc.rates import PeerRates, PeerStreams
+from hypervisor.rpc.server_certificates import ServerCertificates
 from hypervisor.rpc.standing import Standing
-from hypervisor.rpc.tls import ServerCertificates
 
 log = structlog.get_logger("guard")
 

@@ -32,9 +32,9 @@ from hypervisor.rpc.node_feed import HEARTBEAT_SECONDS, NodeFeed
 from hypervisor.rpc.node_service import NodeService
 from hypervisor.rpc.ports import add_port, check_security, server_certificates
 from hypervisor.rpc.registration import add_service
+from hypervisor.rpc.server_certificates import ServerCertificates
 from hypervisor.rpc.standing_services import add_standing_services
 from hypervisor.rpc.statistics import CallCounter, RpcStatistics
-from hypervisor.rpc.tls import ServerCertificates
 from hypervisor.v1 import node_pb2
 
 SERVICE = node_pb2.DESCRIPTOR.services_by_name["NodeService"]

@@ -8,7 +8,8 @@ import grpc
 
 from hypervisor.rpc.address import TcpAddress, UnixAddress
 from hypervisor.rpc.listening import ListenError, explain_bind_failure
-from hypervisor.rpc.tls import ServerCertificates, TlsError
+from hypervisor.rpc.server_certificates import ServerCertificates
+from hypervisor.rpc.tls import TlsError
 
 
 def check_security(addresses: tuple[UnixAddress | TcpAddress, ...], setting: str, *, tls: bool, insecure: bool) -> None:

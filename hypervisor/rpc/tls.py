@@ -1,27 +1,20 @@
-"""Certificates of gRPC on TCP: three files of one directory, read again when they change.
+"""Certificates of gRPC on TCP: three files of one directory, checked before they are used.
 
-ca.crt, tls.crt and tls.key, as a Secret of type kubernetes.io/tls has them. What can't be used is never taken: a server
-goes on with what it had, and says so. New connections use the new files; those that are open stay open as
-long as their certificate is good (see standing.py).
+ca.crt, tls.crt and tls.key, as a Secret of type kubernetes.io/tls has them. What a server makes of them is in
+server_certificates.py; this is all that a client needs, and a command that people type waits for its imports.
 """
 
 from __future__ import annotations
 
 import ssl
-import stat
-import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
-import structlog
-
-log = structlog.get_logger("tls")
 
 CA_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
 _TRIES = 3
-_Stamp = tuple[tuple[int, int, int], ...]
+Stamp = tuple[tuple[int, int, int], ...]
 
 
 class TlsError(Exception):
@@ -47,90 +40,15 @@ def read_tls(directory: Path, *, pair_needed: bool = True) -> TlsFiles:
     pair_needed: also refuse a directory that only has ca.crt, with which a client can't say who it is.
     """
     for _ in range(_TRIES):
-        before = _stamp(directory)
+        before = stamp_of(directory)
         files = _read(directory, pair_needed=pair_needed)
         fault = _fault(directory, files)
         # Files that change while we read them are read again.
-        if before == _stamp(directory):
+        if before == stamp_of(directory):
             break
     if fault:
         raise TlsError(fault)
     return files
-
-
-class ServerCertificates:
-    """Gives a server its credentials, and each new connection the newest files."""
-
-    def __init__(self, directory: Path) -> None:
-        """Raises TlsError."""
-        self._directory = directory
-        self._stamp = _stamp(directory)
-        self._files = read_tls(directory)
-        self._failing = ""
-        self._reloads = 0
-        self._reading = threading.Lock()
-        _warn_of_open_key(directory)
-
-    @property
-    def failing(self) -> str:
-        """Why the files as they are now can't be used, and older ones are in use; "" when they are."""
-        return self._failing
-
-    @property
-    def reloads_total(self) -> int:
-        """How often other files were taken."""
-        return self._reloads
-
-    @property
-    def authority(self) -> bytes:
-        """The PEM file of the authorities that are trusted now."""
-        return self._files.authority
-
-    def refresh(self) -> None:
-        """Look for new files also while nobody connects: three stats when there are none."""
-        self._reload()
-
-    def credentials(self, *, ask_for_certificate: bool) -> grpc.ServerCredentials:
-        """What a port is opened with. ask_for_certificate: whoever connects must show one of our authority's."""
-        # Each port has its own place in the history of the files.
-        taken = self._files
-
-        def fetch() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal taken
-            self._reload()
-            if self._files is taken:
-                return None
-            taken = self._files
-            return _configuration(taken)
-
-        # The stubs don't know that None means "as before".
-        fetcher: Any = fetch
-        return grpc.dynamic_ssl_server_credentials(
-            _configuration(taken), fetcher, require_client_authentication=ask_for_certificate
-        )
-
-    def _reload(self) -> None:
-        """Called at each new connection, on gRPC's own thread, and by refresh()."""
-        with self._reading:
-            self._take_new()
-
-    def _take_new(self) -> None:
-        stamp = _stamp(self._directory)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            files = read_tls(self._directory)
-        except TlsError as error:
-            if self._failing != str(error):
-                log.warning("new certificates can't be used, the old ones stay", error=str(error))
-            self._failing = str(error)
-            return
-        self._failing = ""
-        if files != self._files:
-            self._files = files
-            self._reloads += 1
-            log.info("certificates were read again", directory=str(self._directory))
 
 
 def channel_credentials(directory: Path, *, pair_needed: bool = True) -> grpc.ChannelCredentials:
@@ -141,10 +59,6 @@ def channel_credentials(directory: Path, *, pair_needed: bool = True) -> grpc.Ch
         private_key=files.key or None,
         certificate_chain=files.certificate or None,
     )
-
-
-def _configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(files.key, files.certificate)], files.authority)
 
 
 def _read(directory: Path, *, pair_needed: bool) -> TlsFiles:
@@ -183,7 +97,8 @@ def _no_password() -> str:
     raise ValueError("the key has a password, and nobody is there to type it")
 
 
-def _stamp(directory: Path) -> _Stamp:
+def stamp_of(directory: Path) -> Stamp:
+    """What changes when one of the files does."""
     found = []
     for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE):
         try:
@@ -194,9 +109,3 @@ def _stamp(directory: Path) -> _Stamp:
         else:
             found.append((status.st_ino, status.st_mtime_ns, status.st_size))
     return tuple(found)
-
-
-def _warn_of_open_key(directory: Path) -> None:
-    key = directory / KEY_FILE
-    if key.stat().st_mode & stat.S_IROTH:
-        log.warning("everybody on this machine may read a private key; chmod 600 it", file=str(key))
