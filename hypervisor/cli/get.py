@@ -11,7 +11,7 @@ import click
 from hypervisor.cli.connection import connected, server_option
 from hypervisor.cli.event_options import check_kind, event_options, events_wanted
 from hypervisor.cli.failure import EXIT_UNREACHABLE, CommandError
-from hypervisor.cli.output import WIDTH, aligned, as_dict, fitted, natural_widths, output_option, render
+from hypervisor.cli.output import aligned, as_dict, fitted, natural_widths, output_option, render, table_width
 from hypervisor.cli.source import KINDS, Change, Source, open_source
 
 if TYPE_CHECKING:
@@ -149,6 +149,6 @@ class RowPrinter:
         first = not self._natural
         self._natural = needed if first else [max(pair) for pair in zip(self._natural, needed, strict=True)]
         shrinks = [column.shrinks for column in table.shown(wide=self._wide)]
-        columns = fitted(self._natural, shrinks, None if self._wide else WIDTH)
+        columns = fitted(self._natural, shrinks, None if self._wide else table_width())
         for line in aligned([header, row] if first else [row], columns):
             click.echo(line)

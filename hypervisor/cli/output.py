@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hypervisor.model.text import first_columns, text_width
+
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-WIDTH = 80
+_LEAST_WIDTH = 80
 _GAP = 2
 _LEAST = 8  # a column is never narrowed below this
 
@@ -87,12 +90,12 @@ def render(items: Sequence[Any], table: Table, output: str) -> str:
     wide = output == "wide"
     rows = table.rows(items, wide=wide)
     shrinks = [column.shrinks for column in table.shown(wide=wide)]
-    return "\n".join(aligned(rows, fitted(natural_widths(rows), shrinks, None if wide else WIDTH)))
+    return "\n".join(aligned(rows, fitted(natural_widths(rows), shrinks, None if wide else table_width())))
 
 
 def natural_widths(rows: Sequence[Sequence[str]]) -> list[int]:
     """What each column needs."""
-    return [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return [max(text_width(row[at]) for row in rows) for at in range(len(rows[0]))]
 
 
 def fitted(natural: Sequence[int], shrinks: Sequence[bool], limit: int | None) -> list[int]:
@@ -109,11 +112,20 @@ def fitted(natural: Sequence[int], shrinks: Sequence[bool], limit: int | None) -
 def aligned(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> list[str]:
     """Rows as lines; what doesn't fit its column is cut and ends with two dots."""
     return [
-        (" " * _GAP).join(cut(cell, width).ljust(width) for cell, width in zip(row, columns, strict=True)).rstrip()
+        (" " * _GAP).join(_filled(cut(cell, width), width) for cell, width in zip(row, columns, strict=True)).rstrip()
         for row in rows
     ]
 
 
 def cut(text: str, width: int) -> str:
-    """Text in at most width characters."""
-    return text if len(text) <= width else text[: max(0, width - 2)] + ".."
+    """Text in at most width columns."""
+    return text if text_width(text) <= width else first_columns(text, width - 2) + ".."
+
+
+def table_width() -> int:
+    """The columns of a table: the terminal's, or COLUMNS; 80 where there is neither, and never less."""
+    return max(_LEAST_WIDTH, shutil.get_terminal_size((_LEAST_WIDTH, 24)).columns)
+
+
+def _filled(text: str, width: int) -> str:
+    return text + " " * (width - text_width(text))

@@ -25,6 +25,17 @@ from hypervisor.rpc.tls import channel_credentials
 
 Response = TypeVar("Response")
 DEADLINE_SECONDS = 10.0
+# In the words of gRPC for a connection whose other end no longer answers pings.
+_SILENT = "ping timeout"
+_OPTIONS = (
+    *CLIENT_OPTIONS,
+    # Who watches for hours is told of a server that hangs, instead of taking its silence for calm.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    # gRPC's own probes of the bandwidth would use up the two pings that it allows a client that only listens.
+    ("grpc.http2.max_pings_without_data", 0),
+)
 
 
 class ServerUnreachable(Exception):  # noqa: N818 - it is an answer, not a fault
@@ -76,6 +87,8 @@ class Client:
         if refusal is not None:
             return refusal
         code, words = error.code(), error.details() or "it gave no reason"
+        if code is grpc.StatusCode.UNAVAILABLE and _SILENT in words:
+            return ServerUnreachable(f"{self.address} has fallen silent; is the daemon stuck?")
         if code is grpc.StatusCode.UNAVAILABLE:
             return ServerUnreachable(_why_unreachable(self.address) or _unanswered(self.address, words))
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -91,9 +104,9 @@ def connect(address: str, *, timeout: float = DEADLINE_SECONDS, tls: Path | None
     """
     parsed = parse_address(address)
     if tls is not None and isinstance(parsed, TcpAddress):
-        channel = grpc.secure_channel(parsed.target, channel_credentials(tls), options=CLIENT_OPTIONS)
+        channel = grpc.secure_channel(parsed.target, channel_credentials(tls), options=_OPTIONS)
     else:
-        channel = grpc.insecure_channel(parsed.target, options=CLIENT_OPTIONS)
+        channel = grpc.insecure_channel(parsed.target, options=_OPTIONS)
     with channel:
         yield Client(parsed, channel, timeout)
 

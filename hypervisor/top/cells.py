@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from hypervisor.model.text import first_columns, text_width
+
 
 class Style(Enum):
     """What a piece of text means; the screen decides how that looks."""
@@ -46,8 +48,10 @@ class Line:
         for span in self.spans:
             if left <= 0:
                 break
-            spans.append(replace(span, text=span.text[:left]))
-            left -= len(spans[-1].text)
+            spans.append(replace(span, text=first_columns(span.text, left)))
+            left -= text_width(spans[-1].text)
+            if spans[-1].text != span.text:
+                break  # half of a wide letter's room may be left
         if left > 0:
             spans.append(Span(" " * left))
         return Line(tuple(spans), self.selected)
@@ -77,9 +81,9 @@ def line(*parts: str | Span) -> Line:
 def cut(text: str, width: int, glyphs: Glyphs) -> str:
     """Printable text in at most so many columns; the cut is marked."""
     text = "".join(mark if mark.isprintable() else " " for mark in text)
-    if len(text) <= width:
+    if text_width(text) <= width:
         return text
-    return text[: max(0, width - 1)] + glyphs.ellipsis[: max(0, width)]
+    return first_columns(text, width - 1) + glyphs.ellipsis[: max(0, width)]
 
 
 def level(ratio: float, *, warning: float = 0.8, bad: float = 0.95) -> Style:

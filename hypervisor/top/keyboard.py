@@ -87,6 +87,11 @@ def visible(keyboard: Keyboard, content: Content, kind: str) -> list[Any]:
     tables: Mapping[str, tuple[Any, ...]] = {"gpus": content.gpus, "pods": content.pods, "nodes": content.nodes}
     words = (keyboard.typed if keyboard.mode is Mode.FILTER else keyboard.filter).lower().split()
     kept = [row for row in tables[kind] if all(word in searched(row) for word in words)]
+    if kind == "gpus" and words:
+        # Who looks for a Pod wants to see its card too.
+        cards = {row.gpu_uuid.lower() for row in visible(keyboard, content, "pods")}
+        found = {row.key for row in kept}
+        kept += [row for row in content.gpus if row.key in cards - found]
     by = keyboard.sorted_by.get(kind)
     column = next((each for each in sortable(kind, cluster=content.cluster) if each.header == by), None)
     if column is None or column.sort is None:
@@ -194,9 +199,11 @@ def _asked_for_limits(keyboard: Keyboard, content: Content) -> Keyboard:
         return replace(keyboard, notice="limits are changed on their node: run top there")
     if keyboard.focus != "pods":
         return replace(keyboard, notice="limits belong to Pods: press TAB and choose one")
-    if chosen(keyboard, content) is None:
+    row = chosen(keyboard, content)
+    if row is None:
         return replace(keyboard, notice="no Pod is selected")
-    return replace(keyboard, mode=Mode.LIMITS, typed="")
+    # The row itself and not its place: the order may change while somebody types.
+    return replace(keyboard, mode=Mode.LIMITS, typed="", selected={**keyboard.selected, "pods": row.key})
 
 
 def _typing(
@@ -225,7 +232,7 @@ def _filtered(keyboard: Keyboard, _content: Content) -> tuple[Keyboard, Action |
 
 def _limits_typed(keyboard: Keyboard, content: Content) -> tuple[Keyboard, Action | None]:
     row = chosen(keyboard, content)
-    if not isinstance(row, PodRow):
+    if not isinstance(row, PodRow) or row.key != keyboard.selected.get("pods"):
         return replace(keyboard, mode=Mode.LIST, notice="the Pod has gone"), None
     present = f"{row.limit_share * 100:g}% and {format_bytes(row.vram_limit)}"
     return keyboard, ReadLimits(row.name, row.gpu_uuid, keyboard.typed, present)
@@ -264,7 +271,7 @@ HELP: tuple[str, ...] = (
     "TAB        the other table",
     "up, down   choose a row (also j, k, page keys, home, end)",
     "ENTER      all that is known of it; ESCAPE goes back",
-    "/          show only rows with these words; ESCAPE shows all again",
+    "/          only rows with these words, and such Pods' GPUs; ESCAPE: all again",
     "s, S       sort by the next or the previous column; r turns the order round",
     "l          other limits for the chosen Pod, for instance: 40% 8Gi",
     "q          leave",
@@ -272,7 +279,7 @@ HELP: tuple[str, ...] = (
     "BUSY       share of time with a kernel on the GPU, by the driver",
     "GRANTED    share of the GPU's time that is promised to Pods",
     "SHARE      share of the GPU's time that the Pod had lately, against its limit",
-    "WAITS      part of the last seconds in which its launches waited for their share",
-    "VRAM       used against the whole, or against the limit; ! means over a limit that was lowered",
-    "ENFORCED   verified: the driver's figures confirm the limit; violated: something works around it",
+    "WAITS      part of the last seconds in which its launches waited",
+    "VRAM       used against the whole or the limit; !: above a lowered limit",
+    "ENFORCED   verified: the driver agrees; violated: something gets past the limit",
 )

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypervisor.model.quantity import format_bytes
+from hypervisor.model.text import text_width
 from hypervisor.top.cells import Glyphs, Line, Span, Style, cut, line
 from hypervisor.top.columns import Cell, Column, columns_of, sortable
 from hypervisor.top.content import Content
 from hypervisor.top.keyboard import HELP, Keyboard, Mode, position, visible
 
 _GAP = 1
+_KINDS = {"gpus": "GPUs", "pods": "Pods", "nodes": "nodes"}
 _LEAST_WIDTH, _LEAST_HEIGHT = 40, 8
 KEYS = "TAB table  ENTER detail  / filter  s sort  r reverse  l limits  ? help  q quit"
 
@@ -42,18 +44,19 @@ def summary(content: Content) -> Line:
     busy = [row.busy for row in content.gpus if row.busy is not None]
     used = sum(row.memory_used or 0 for row in content.gpus)
     total = sum(row.memory_total or 0 for row in content.gpus)
-    ill = sum(row.health != "healthy" for row in content.gpus)
-    parts: list[str | Span] = [f"{len(content.gpus)} GPUs"]
+    # Of a node that is not heard of, the last that was known stands; the node itself is counted below.
+    ill = sum(row.health.split(" ")[0] != "healthy" for row in content.gpus)
+    parts: list[str | Span] = [_count(len(content.gpus), "GPU")]
     if busy:
         parts.append(f"  busy {sum(busy) / len(busy) * 100:.0f}%")
     parts.append(f"  VRAM {format_bytes(used)} of {format_bytes(total)}")
     if content.cluster:
-        parts.append(f"  {len(content.nodes)} nodes")
+        parts.append("  " + _count(len(content.nodes), "node"))
         ill_nodes = sum(row.liveness != "fresh" for row in content.nodes)
         if ill_nodes:
             parts.append(Span(f"  {ill_nodes} not heard of", Style.BAD))
     else:
-        parts.append(f"  {len({row.name for row in content.pods})} Pods")
+        parts.append("  " + _count(len({row.name for row in content.pods}), "Pod"))
         waiting = sum(bool(content.throttled.get(row.key)) for row in content.pods)
         if waiting:
             parts.append(Span(f"  {waiting} waiting for their share", Style.WARNING))
@@ -61,8 +64,12 @@ def summary(content: Content) -> Line:
         if violated:
             parts.append(Span(f"  {violated} outside their limits", Style.BAD))
     if ill:
-        parts.append(Span(f"  {ill} GPUs not healthy", Style.BAD))
+        parts.append(Span(f"  {_count(ill, 'GPU')} not healthy", Style.BAD))
     return line(*parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _tables(keyboard: Keyboard, content: Content, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -70,9 +77,24 @@ def _tables(keyboard: Keyboard, content: Content, width: int, height: int, glyph
     gpus, others = visible(keyboard, content, "gpus"), visible(keyboard, content, lower)
     room = height - 3  # two headers and the line between
     upper_rows = max(1, min(len(gpus), max(room // 2, room - len(others))))
+    lower_rows = max(1, room - upper_rows)
     upper = table(keyboard, content, "gpus", gpus, width=width, rows=upper_rows, glyphs=glyphs)
-    below = table(keyboard, content, lower, others, width=width, rows=max(1, room - upper_rows), glyphs=glyphs)
-    return [*upper, line(), *below]
+    below = table(keyboard, content, lower, others, width=width, rows=lower_rows, glyphs=glyphs)
+    hidden = [_part(keyboard, "gpus", gpus, upper_rows), _part(keyboard, lower, others, lower_rows)]
+    return [*upper, line(Span("  ".join(text for text in hidden if text), Style.DIM)), *below]
+
+
+def _part(keyboard: Keyboard, kind: str, found: Sequence[Any], rows: int) -> str:
+    """Which rows of a table are shown; "" when all are."""
+    if len(found) <= rows:
+        return ""
+    first = _first(position(keyboard, list(found), kind), rows, len(found))
+    return f"{_KINDS[kind]} {first + 1} to {first + rows} of {len(found)}"
+
+
+def _first(at: int, rows: int, count: int) -> int:
+    """The row that a table begins with, so that the selected one is in its middle."""
+    return min(max(0, at - rows // 2), max(0, count - rows))
 
 
 def table(
@@ -82,13 +104,13 @@ def table(
     columns = fitted(columns_of(kind, cluster=content.cluster), width)
     focused = keyboard.focus == kind and keyboard.mode is not Mode.DETAIL
     at = position(keyboard, list(found), kind)
-    first = min(max(0, at - rows // 2), max(0, len(found) - rows))
+    first = _first(at, rows, len(found))
     lines = [_header(keyboard, content, kind, columns, glyphs)]
     for offset, row in enumerate(found[first : first + rows]):
         spans: list[Span] = []
         for column, wide in columns:
             drawn = column.draw(Cell(row, content, wide, glyphs))
-            space = Span(" " * max(0, wide - sum(len(span.text) for span in drawn)))
+            space = Span(" " * max(0, wide - sum(text_width(span.text) for span in drawn)))
             spans += [space, *drawn] if column.right else [*drawn, space]
             spans.append(Span(" " * _GAP))
         lines.append(Line(tuple(spans), selected=focused and first + offset == at))
@@ -101,7 +123,7 @@ def _why_empty(keyboard: Keyboard, content: Content, kind: str) -> str:
     if not content.known:
         return "waiting for the first answer"
     if keyboard.filter or keyboard.typed:
-        return f"no {kind} with these words; ESCAPE shows all"
+        return f"no {_KINDS[kind]} with these words; ESCAPE shows all"
     return {
         "gpus": "no GPUs: 'hypervisor doctor node' says why",
         "pods": "no Pods yet: start one with 'hypervisor exec --compute 40% --vram 8Gi -- COMMAND'",

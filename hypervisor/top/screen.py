@@ -6,9 +6,12 @@ import curses
 import locale
 import os
 import select
+import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
+from hypervisor.model.text import text_width
 from hypervisor.top.cells import ASCII, UNICODE, Glyphs, Line, Style
 from hypervisor.top.content import Content
 from hypervisor.top.feed import Feed
@@ -81,6 +84,8 @@ def show(outside: Outside, *, interval: float, colour: bool) -> None:
 
     feed = Feed(outside, changed=wake)
     feed.start()
+    # Instead of curses' own handler, which would not end the wait: another size is drawn at once.
+    before = signal.signal(signal.SIGWINCH, lambda _number, _frame: wake())
     try:
         curses.setupterm()
         curses.wrapper(lambda window: _Screen(window, feed, outside, readable, interval, colour=colour).run())
@@ -89,6 +94,8 @@ def show(outside: Outside, *, interval: float, colour: bool) -> None:
             f"top can't draw on this terminal (TERM={os.environ.get('TERM', '')!r}: {error}); "
             "set TERM, or print once with --once"
         ) from error
+    finally:
+        signal.signal(signal.SIGWINCH, before)
 
 
 class _Screen:
@@ -119,14 +126,11 @@ class _Screen:
 
     def _keys(self, content: Content) -> bool:
         """Wait for something to do, then take all keys that were typed; False to leave."""
-        try:
-            ready, _, _ = select.select([0, self._woken], [], [], self._interval)
-            if ready == [self._woken]:
-                # More of the same burst comes at once; a key may end the wait.
-                select.select([0], [], [], _LEAST_SECONDS_BETWEEN_FRAMES)
-                os.read(self._woken, 4096)
-        except InterruptedError:
-            return True
+        ready, _, _ = select.select([0, self._woken], [], [], self._interval)
+        if ready == [self._woken]:
+            # More of the same burst comes at once; a key may end the wait.
+            select.select([0], [], [], _LEAST_SECONDS_BETWEEN_FRAMES)
+            os.read(self._woken, 4096)
         while (key := self._key()) is not None:
             self._keyboard, action = press(self._keyboard, key, content)
             if isinstance(action, Quit):
@@ -162,6 +166,7 @@ class _Screen:
             self._keyboard = replace(self._keyboard, notice=str(error))
 
     def _draw(self, content: Content) -> None:
+        _take_size()
         height, width = self._window.getmaxyx()
         lines = frame(self._keyboard, content, width=width, height=height, glyphs=self._glyphs)
         self._window.erase()
@@ -179,7 +184,7 @@ class _Screen:
                 self._window.addstr(at, column, text, attribute)
             except curses.error:
                 return  # the terminal became smaller meanwhile; the next frame fits
-            column += len(text)
+            column += text_width(text)
 
 
 def _styles(*, colour: bool) -> dict[Style, int]:
@@ -191,6 +196,16 @@ def _styles(*, colour: bool) -> dict[Style, int]:
         curses.init_pair(number, value, -1)
         styles[style] |= curses.color_pair(number)
     return styles
+
+
+def _take_size() -> None:
+    """Tell curses the terminal's size, where it is another one by now."""
+    try:
+        size = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        return  # it has gone; so will we, with the next key that can't be read
+    if curses.is_term_resized(size.lines, size.columns):
+        curses.resizeterm(size.lines, size.columns)
 
 
 def _hide_cursor() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import uuid
@@ -180,6 +181,22 @@ def test_a_daemon_that_dies_is_told_and_comes_back(
     shared_card.start().wait_ready()
     wait_until(lambda: "what is shown is old" not in terminal.screen(), "top to find the daemon again")
     terminal.shows("train")
+
+
+def test_while_the_daemon_hangs_another_size_is_drawn_and_its_silence_told(
+    open_top: Callable[..., Terminal], shared_card: DaemonProcess
+) -> None:
+    terminal = open_top("--interval", "60")
+    terminal.shows("train")
+    os.kill(shared_card.pid, signal.SIGSTOP)
+    try:
+        terminal.resize(200, 30)
+        # Long before the interval or the silence would make another frame.
+        wait_until(lambda: "OWNER" in terminal.screen(), "the wide view", 8)
+        assert "train" in terminal.shows("has fallen silent; is the daemon stuck?; what is shown is old")
+    finally:
+        os.kill(shared_card.pid, signal.SIGCONT)
+    wait_until(lambda: "what is shown is old" not in terminal.screen(), "top to hear the daemon again")
 
 
 def limit_of(daemon: DaemonProcess, name: str) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hypervisor.model.text import text_width
 from hypervisor.top.cells import ASCII, UNICODE, Line, Span, Style, bar, cut, sparkline
 
 ratios = st.one_of(st.none(), st.floats(allow_nan=False, min_value=-10, max_value=10))
@@ -34,8 +35,13 @@ def test_a_sparkline_tells_little_from_nothing_and_unknown() -> None:
 @given(text=st.text(max_size=60), width=st.integers(0, 40))
 def test_text_of_others_is_cut_and_made_printable(text: str, width: int) -> None:
     found = cut(text, width, UNICODE)
-    assert len(found) <= width
+    assert text_width(found) <= width
     assert found.isprintable()
+
+
+@given(text=st.text(max_size=60), width=st.integers(0, 40))
+def test_a_line_has_its_width_in_any_script(text: str, width: int) -> None:
+    assert text_width(Line((Span(cut(text, 30, UNICODE)), Span("end"))).fitted(width).text) == width
 
 
 @pytest.mark.parametrize("width", [0, 3, 5, 20])

@@ -65,6 +65,13 @@ def test_a_filter_narrows_while_it_is_typed_and_escape_ends_it(make_content: Mak
     assert len(visible(keyboard, content, "pods")) == 2
 
 
+def test_a_filter_shows_the_gpus_of_the_pods_that_it_finds(make_content: MakeContent) -> None:
+    keyboard, _ = pressed(["/", *"infer"], make_content(gpus=3))
+    assert [row.index for row in visible(keyboard, make_content(gpus=3), "gpus")] == [1]
+    keyboard, _ = pressed(["/", *"h100"], make_content(gpus=3))
+    assert len(visible(keyboard, make_content(gpus=3), "gpus")) == 3
+
+
 def test_limits_are_asked_for_understood_confirmed_and_only_then_applied(make_content: MakeContent) -> None:
     content = make_content()
     keyboard, action = pressed(["TAB", "l", *"60%", " ", *"9Gi", "ENTER"], content)
@@ -87,6 +94,13 @@ def test_a_pod_that_goes_while_its_limits_are_typed_is_said(make_content: MakeCo
     keyboard, _ = pressed(["TAB", "l", *"60%"], make_content())
     keyboard, action = press(keyboard, "ENTER", make_content(pods=()))
     assert action is None
+    assert "gone" in keyboard.notice
+
+
+def test_limits_are_for_the_pod_that_was_chosen_whatever_becomes_of_the_order(make_content: MakeContent) -> None:
+    keyboard, _ = pressed(["TAB", "l", *"60%"], make_content(pods=("one", "two")))
+    keyboard, action = press(keyboard, "ENTER", make_content(pods=("a-new-one", "one")))
+    assert isinstance(action, ReadLimits) is False, "the Pod of this place is another one now"
     assert "gone" in keyboard.notice
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hypervisor.top.cells import ASCII, Style
 from hypervisor.top.content import Content
-from hypervisor.top.keyboard import Keyboard
+from hypervisor.top.keyboard import HELP, Keyboard
 from hypervisor.top.layout import frame
 from hypervisor.top.plain import plain_frame
 from hypervisor.top.rows import gpu_row, pod_rows
@@ -43,6 +43,12 @@ def test_many_pods_leave_the_gpus_in_sight_and_scroll(make_content: MakeContent)
     shown = text(content, keyboard=keyboard)
     assert "pod-099" in shown
     assert "H100" in shown
+    assert "Pods 91 to 100 of 100" in shown
+    assert "GPUs" not in shown.split("\n")[11]
+
+
+def test_the_help_fits_into_eighty_columns() -> None:
+    assert max(map(len, HELP)) <= 80
 
 
 def test_what_is_not_known_is_not_zero() -> None:
