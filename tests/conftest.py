@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 
 def pytest_configure() -> None:
-    """What a shell starts in the background ignores SIGINT; programs under test must not inherit that."""
+    """Programs under test inherit nothing from the developer's shell that makes them behave otherwise."""
+    # A program that forgets to flush its output is found here too, and not only where this is not set.
+    os.environ.pop("PYTHONUNBUFFERED", None)
+    # What a shell starts in the background ignores SIGINT.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -29,7 +29,7 @@ def cgroup_for(setting: str, directory: Path) -> Path | None:
 
 def tree_root() -> Path | None:
     """Where the whole cgroup-v2 tree is mounted and may be written to; None where it is not."""
-    return _root(Path("/proc/self/mountinfo").read_text().splitlines())
+    return _root(Path("/proc/self/mountinfo").read_text(errors="replace").splitlines())
 
 
 def _root(mounts: Iterable[str]) -> Path | None:

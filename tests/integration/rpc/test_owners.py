@@ -48,7 +48,7 @@ def test_the_owner_is_the_calling_process(tmp_path: Path) -> None:
         "from hypervisor.rpc.owner_client import allocate_for_self\n"
         "from tests.builders import make_spec\n"
         "found = allocate_for_self(sys.argv[1], make_spec('mine'))\n"
-        "print(os.getpid(), found['TF_SHM_PATH'])\n"
+        "print(os.getpid(), found['TF_SHM_PATH'], flush=True)\n"
         "sys.stdin.read()\n"
     )
 
