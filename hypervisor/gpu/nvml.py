@@ -77,7 +77,7 @@ class Nvml:
             raise NvmlUnusableError("load", pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "; ".join(error.tried)) from error
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
         opened = cls(library.loaded_path(maps), ctypes.CDLL(library.SONAME))
-        started = opened.ask(opened.system, "nvmlInit_v2", lambda _: pynvml.nvmlInit())
+        started = opened.ask(opened.system, "nvmlInitWithFlags", lambda _: pynvml.nvmlInit())
         if started.code != SUCCESS:
             raise NvmlUnusableError("initialise", started.code, opened.path)
         return opened

@@ -96,7 +96,7 @@ class GpuReader:
             cards=fleet.preparable,
             driver=partial(driver_of, self._known),
             on_events=self._on_spare_events,
-            seconds=lambda: self._known.settings.reading_interval_seconds,
+            turn=self._known.events_were_told,
         )
         self._spare = Spare(environment, lingering, work)
         self._trouble: Finding | None = Finding(HealthCode.STARTING, "the driver has not answered yet")

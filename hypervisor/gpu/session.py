@@ -64,6 +64,11 @@ class Known:
     sampled: frozenset[str] = frozenset()  # UUIDs of the GPUs whose processes are to be looked at between rounds
     windows: dict[str, BusyWindow] = field(default_factory=dict)  # of these, by UUID
     renewal_seconds: float = FIRST_RENEWAL_SECONDS
+    events_told: trio.Event = field(default_factory=trio.Event)  # replaced with each answer about events
+
+    async def events_were_told(self) -> None:
+        """Wait until the driver has answered once more about events. Cancelling stops the waiting and nothing else."""
+        await self.events_told.wait()
 
 
 def driver_of(known: Known, opened: wire.Opened | None = None) -> object:
@@ -243,6 +248,8 @@ class Session:
             done = await self._ask(wire.Events(), wire.EventsDone, slow=SLOW_STATE_SECONDS)
             fleet.on_answer(EVENTS_SLOT)
             self._on_events(done)
+            self._known.events_told.set()
+            self._known.events_told = trio.Event()
         for card in fleet.cards_to_read():
             readable = fleet.records[card.uuid].health is HealthState.HEALTHY
             if readable and health.is_due(card, now=begun):

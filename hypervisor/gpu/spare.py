@@ -10,7 +10,7 @@ It holds every card that the other reader holds, so whoever lets go of a card en
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -43,7 +43,9 @@ class Work:
     cards: Callable[[], Sequence[wire.Attach]]
     driver: Callable[[wire.Opened], object]
     on_events: Callable[[wire.EventsDone, str], None]
-    seconds: Callable[[], float]  # between two looks for events
+    # Returns when the other reader has just been told its events: only then is it our turn to look. Who looks by a clock
+    # of its own may hang in the same call at the same time, and then nobody is left to take over.
+    turn: Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -149,7 +151,7 @@ class Spare:
 
     async def _follow_events(self, reader: ReaderProcess) -> None:
         while True:
-            await trio.sleep(self._work.seconds())
+            await self._work.turn()
             told = await reader.ask(wire.Events(), timeout=ANSWER_SECONDS)
             if isinstance(told, wire.EventsDone):
                 self._work.on_events(told, reader.name)

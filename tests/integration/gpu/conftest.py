@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,23 @@ import trio
 from hypervisor.config import Settings
 from hypervisor.gpu import GpuReader, open_gpu_reader
 from hypervisor.model import Condition, DeviceObservation, Inventory
+from hypervisor.simulation.description import parse_machine
 from hypervisor.simulation.environment import environment
 from hypervisor.simulation.faults import parse_fault_text
 from hypervisor.simulation.machine import Machine, create
 from hypervisor.simulation.profiles import load_profile
+from hypervisor.simulation.spec import MachineSpec
 
 DEADLINE_SECONDS = 20.0
+NEWEST_DRIVER = "595.71.05"
+OLDER_DRIVER = "535.104.05"
+DIVIDED = """
+version: 1
+driver: {version: "535.104.05", cuda: 12020}
+gpus:
+  - {count: 4, profile: a100-sxm-80gb}
+mig: {gpu3: {mode: on, instances: [3g.40gb, 2g.20gb]}}
+"""
 
 
 @dataclass
@@ -38,8 +49,14 @@ class Simulated:
         return self.machine.add_fault(parse_fault_text(text, self.machine.gpu_count))
 
 
-def make_machine(path: Path, profile: str) -> Iterator[Simulated]:
-    create(path, load_profile(profile))
+def make_machine(path: Path, profile: str, *, driver: str = "") -> Iterator[Simulated]:
+    """A machine of a profile; on another driver than the profile's, where one is named."""
+    spec = load_profile(profile)
+    yield from _made(path, replace(spec, system=replace(spec.system, driver_version=driver)) if driver else spec)
+
+
+def _made(path: Path, spec: MachineSpec) -> Iterator[Simulated]:
+    create(path, spec)
     machine = Machine.open(path)
     try:
         yield Simulated(path, machine)
@@ -50,6 +67,24 @@ def make_machine(path: Path, profile: str) -> Iterator[Simulated]:
 @pytest.fixture
 def h100(tmp_path: Path) -> Iterator[Simulated]:
     yield from make_machine(tmp_path / "machine", "h100-sxm-80gb")
+
+
+@pytest.fixture
+def newest(tmp_path: Path) -> Iterator[Simulated]:
+    """On a driver that has every call which the reader knows."""
+    yield from make_machine(tmp_path / "machine", "h100-sxm-80gb", driver=NEWEST_DRIVER)
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Iterator[Simulated]:
+    """On a driver that is asked in the ways of before."""
+    yield from make_machine(tmp_path / "machine", "h100-sxm-80gb", driver=OLDER_DRIVER)
+
+
+@pytest.fixture
+def divided(tmp_path: Path) -> Iterator[Simulated]:
+    """Four cards, the last of which is divided."""
+    yield from _made(tmp_path / "machine", parse_machine(DIVIDED, "divided", profile="divided"))
 
 
 @pytest.fixture
