@@ -363,6 +363,11 @@ class Fleet:
         quarantine = self.quarantines.get(slot)
         return quarantine is not None and now < quarantine.until
 
+    def overdue(self, slot: str, *, by: float, now: float) -> bool:
+        """Whether a slot could have been asked again for so many seconds."""
+        quarantine = self.quarantines.get(slot)
+        return quarantine is not None and now >= quarantine.until + by
+
     def is_suspect(self, slot: str | None) -> bool:
         """Whether a slot has hung, or the reader died over it, and it has not answered since."""
         return slot in self.quarantines

@@ -320,7 +320,14 @@ class GpuReader:
                 if counters.rounds >= rounds + SPARE_ROUNDS:
                     self._spare.prepare()
 
-            session = Session(self._known, process, publish=good_round, hand_over=turn.over.set, prepared=prepared)
+            session = Session(
+                self._known,
+                process,
+                publish=good_round,
+                hand_over=turn.over.set,
+                stands_by=lambda: self._spare.ready,
+                prepared=prepared,
+            )
             try:
                 await session.run()
                 self._spare.drop()  # NVML is to be started anew, so nobody may go on with how it was

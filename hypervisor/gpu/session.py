@@ -34,6 +34,8 @@ DRIVER_SECONDS = 5.0
 SLOW_SECONDS = 0.4
 # Opening a card and asking for its state are many calls, and rare.
 SLOW_STATE_SECONDS = 0.6
+# Where no other reader can be made ready, what has hung is asked again so long after its time.
+RETRY_WITHOUT_SPARE_SECONDS = 60.0
 # Between two looks at the samples of processes: the shortest window of a driver.
 SAMPLING_SECONDS = 1 / 6
 LEAST_WAIT_SECONDS = 0.01
@@ -86,7 +88,8 @@ class Session:
     """One reader at work.
 
     publish is called after each good round; hand_over when an answer about one GPU is overdue, so that another reader
-    looks after the others. From then on this session waits for that answer and touches nothing else.
+    looks after the others. From then on this session waits for that answer and touches nothing else. stands_by says
+    whether that other one is ready, without which nothing is asked that has hung before.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Session:
         *,
         publish: Callable[[], None],
         hand_over: Callable[[], None],
+        stands_by: Callable[[], bool],
         prepared: Prepared | None = None,
     ) -> None:
         self._known = known
@@ -103,6 +107,7 @@ class Session:
         self._prepared = prepared
         self._publish = publish
         self._hand_over = hand_over
+        self._stands_by = stands_by
         self._takes_over = known.counters.rounds > 0
         self._untold = False  # all readings of a round are there, and not published yet
 
@@ -213,8 +218,19 @@ class Session:
         self._untold = False
         self._publish()
         # What has hung before may hang again: it comes when all others are read and told.
-        await self._attach([each for each in due if fleet.is_suspect(slot_of(each))], slow=SLOW_STATE_SECONDS)
-        await self._read(fleet.suspects_to_read(now=begun))
+        for request in due:
+            if self._may_hang_again(slot_of(request)):
+                await self._attach([request], slow=SLOW_STATE_SECONDS)
+        for card in fleet.suspects_to_read(now=begun):
+            if self._may_hang_again(card.slot):
+                await self._read([card])
+
+    def _may_hang_again(self, slot: str | None) -> bool:
+        """Whether to ask once more about what has hung: only with another reader at hand, as long as one can be had."""
+        fleet = self._known.fleet
+        if slot is None or not fleet.is_suspect(slot):
+            return False
+        return self._stands_by() or fleet.overdue(slot, by=RETRY_WITHOUT_SPARE_SECONDS, now=time.monotonic())
 
     def _tell(self) -> None:
         """Publish the readings of this round, unless that was done."""
@@ -244,7 +260,9 @@ class Session:
     async def _look_after_health(self, begun: float) -> None:
         """Events first: they say whose state is to be read at once."""
         fleet, health = self._known.fleet, self._known.health
-        if not fleet.quarantined(EVENTS_SLOT, now=begun):
+        if not fleet.is_suspect(EVENTS_SLOT) or (
+            not fleet.quarantined(EVENTS_SLOT, now=begun) and self._may_hang_again(EVENTS_SLOT)
+        ):
             done = await self._ask(wire.Events(), wire.EventsDone, slow=SLOW_STATE_SECONDS)
             fleet.on_answer(EVENTS_SLOT)
             self._on_events(done)

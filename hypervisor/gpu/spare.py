@@ -43,8 +43,8 @@ class Work:
     cards: Callable[[], Sequence[wire.Attach]]
     driver: Callable[[wire.Opened], object]
     on_events: Callable[[wire.EventsDone, str], None]
-    # Returns when the other reader has just been told its events: only then is it our turn to look. Who looks by a clock
-    # of its own may hang in the same call at the same time, and then nobody is left to take over.
+    # Returns when the other reader has just been told its events: only then is it our turn to look. Who looks by a
+    # clock of its own may hang in the same call at the same time, and then nobody is left to take over.
     turn: Callable[[], Awaitable[None]]
 
 
