@@ -172,6 +172,15 @@ def bring_contexts_up_to_date(ground: Ground, allocation: Allocation, files: Lim
             files.shm.set_context(device, wanted)
 
 
+def spread_contexts(ground: Ground, held: Held) -> None:
+    """The same where that has changed since it was last asked; the file is ours alone to write."""
+    assert held.files is not None
+    wanted = [ground.known_context_bytes(grant.gpu_uuid) for grant in held.allocation.grants]
+    if wanted != held.context_bytes:
+        bring_contexts_up_to_date(ground, held.allocation, held.files)
+        held.context_bytes = wanted
+
+
 def _adopt_record(ground: Ground, record: Record) -> Held | None:
     allocation = record.allocation
     if record.boot_id != ground.boot_id:

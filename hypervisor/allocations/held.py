@@ -72,6 +72,7 @@ class Held:
     unknown_slots: int = 0
     unattached: frozenset[int] = frozenset()  # of the owner, on a GPU, without a slot
     bypassing: frozenset[int] = frozenset()  # the same at two rounds
+    context_bytes: list[int | None] = field(default_factory=list)  # by device, as brought into the file; see adoption
     usage: AllocationUsage | None = None
     stillness: Stillness | None = None  # None: something moves
     read_sequence: int = -1  # of the inventory that the figures are from

@@ -10,7 +10,7 @@ from hypervisor.allocations.counters import Counts
 from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.overhead import Overhead
 from hypervisor.allocations.pacing import pacing_of
-from hypervisor.allocations.resting import as_of, rests
+from hypervisor.allocations.resting import Moment, as_of, rests
 from hypervisor.allocations.steering import Charged, correct, is_under_way
 from hypervisor.allocations.telling import Tell
 from hypervisor.limits import LimitFileError
@@ -60,14 +60,14 @@ def measure(
     tell: Tell,
     contexts: ContextSizes,
     *,
+    moment: Moment,
     burst_seconds: float = 0.01,
 ) -> None:
-    """Bring the figures up to date, write the control words, tell what has happened."""
+    """Bring the figures up to date, write the control words, tell what has happened. moment is this round's."""
     views = tuple(_view(held, observed.get(grant.gpu_uuid), inventory) for grant in held.allocation.grants)
     if rests(held, [view.absent_reason for view in views], burst_seconds):
         assert held.usage is not None
-        assert held.survey is not None
-        held.usage = as_of(held.usage, accounted_at=held.survey.at, driver_at=inventory.observed_at)
+        held.usage = as_of(held.usage, moment)
         return
     totals = held.counters.follow(held.survey.slots if held.survey is not None else ())
     if inventory.sequence != held.read_sequence:

@@ -258,7 +258,7 @@ class Allocations:
     def step(
         self, inventory: Inventory, windows: Mapping[str, BusyWindow] = MappingProxyType({})
     ) -> tuple[AllocationUsage, ...]:
-        """One control step: a sign of life in every file twice a second; once for each inventory, and after a while
+        """One control step: a sign of life in every file about each second; once for each inventory, and after a while
         without one, slots of the dead, recounts, overhead and figures; the end of allocations whose owner has gone.
 
         windows: by GPU UUID the driver's last window, for the GPUs that `sampled` names.
@@ -271,6 +271,12 @@ class Allocations:
     def sampled(self) -> frozenset[str]:
         """UUIDs of the GPUs whose windows step() has a use for: some process's compute is limited there."""
         return self._rounds.sampled(self._held.values())
+
+    @property
+    def calm(self) -> bool:
+        """Whether no process's compute is limited and no GPU's time is shared out: then a step for each inventory is
+        enough. Who attaches is found by such a step."""
+        return not self.sampled and not self._rounds.shares_out
 
     def reload(self, settings: Settings) -> None:
         """Take over changed settings; limit files that say something else by them are brought up to date."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from hypervisor.allocations.held import Held
 from hypervisor.limits import DeviceAccount
@@ -67,14 +68,39 @@ def _is_settled(held: Held, usage: AllocationUsage, burst_seconds: float) -> boo
     return True
 
 
-def as_of(usage: AllocationUsage, *, accounted_at: float, driver_at: float) -> AllocationUsage:
-    """The same figures, read anew: the limiter's at one moment and the driver's at another."""
+class Moment:
+    """A round, for those at rest: when the limiters' accounts and the driver were read. Figures that say the same, as
+    most of them do, are one object for all allocations."""
 
-    def now(figure: Figure[Number]) -> Figure[Number]:
+    def __init__(self, *, accounted_at: float, driver_at: float) -> None:
+        self._accounted_at = accounted_at
+        self._driver_at = driver_at
+        # By id() of the old figure, which is kept here so that no other takes its place in memory.
+        self._new: dict[int, tuple[object, Figure[int] | Figure[float]]] = {}
+        # By type too: 0 and 0.0 are the same key and not the same figure.
+        self._equal: dict[tuple[object, ...], Figure[int] | Figure[float]] = {}
+
+    def of(self, figure: Figure[Number]) -> Figure[Number]:
+        """The figure as of this moment."""
+        known = self._new.get(id(figure))
+        if known is None:
+            known = self._new[id(figure)] = figure, self._made(figure)
+        return cast("Figure[Number]", known[1])
+
+    def _made(self, figure: Figure[Number]) -> Figure[Number]:
         if figure.value is None:
             return figure
-        at = accounted_at if figure.source is FigureSource.LIMITER else driver_at
-        return Figure(figure.value, figure.source, at)
+        key = (figure.value.__class__, figure.value, figure.source)
+        known = self._equal.get(key)
+        if known is None:
+            at = self._accounted_at if figure.source is FigureSource.LIMITER else self._driver_at
+            known = self._equal[key] = Figure(figure.value, figure.source, at)
+        return cast("Figure[Number]", known)
+
+
+def as_of(usage: AllocationUsage, moment: Moment) -> AllocationUsage:
+    """The same figures, read anew."""
+    now = moment.of
 
     def paced(pacing: Pacing) -> Pacing:
         return Pacing(

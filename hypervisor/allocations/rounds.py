@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from hypervisor.allocations.adoption import Ground, bring_contexts_up_to_date
+from hypervisor.allocations.adoption import Ground, spread_contexts
 from hypervisor.allocations.attendance import settle, survey
 from hypervisor.allocations.bypassing import find_bypassing, owner_pids
 from hypervisor.allocations.covering import tell_covered
@@ -13,6 +13,7 @@ from hypervisor.allocations.foreign import foreign_busy, unattributed_pids
 from hypervisor.allocations.hearing import hear
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.measuring import measure, observed_in
+from hypervisor.allocations.resting import Moment
 from hypervisor.allocations.steering import Sharing, follow, is_steered, share_out
 from hypervisor.limits import LimitFileError, new_survey_buffer
 from hypervisor.model import AllocationPhase, BusyWindow, Inventory, OwnerKind
@@ -56,6 +57,7 @@ class Rounds:
             return []
         self._sequence, self._round_at = inventory.sequence, began
         self._ground.contexts.see(inventory)
+        moment = Moment(accounted_at=time.monotonic(), driver_at=inventory.observed_at)
         self._attend_all(all_held)
         find_bypassing(all_held, inventory, self._recent, self._ground.table, self._ground.tell)
         tell_covered(all_held, self._ground.table, self._ground.tell)
@@ -63,7 +65,15 @@ class Rounds:
         burst_seconds = self._ground.settings.burst_milliseconds / 1000
         observed = observed_in(inventory)
         for held in all_held:
-            measure(held, inventory, observed, self._ground.tell, self._ground.contexts, burst_seconds=burst_seconds)
+            measure(
+                held,
+                inventory,
+                observed,
+                self._ground.tell,
+                self._ground.contexts,
+                moment=moment,
+                burst_seconds=burst_seconds,
+            )
             hear(held, self._ground.tell)
         self._spread_contexts(all_held)
         ended = [held for held in all_held if self._has_ended(held)]
@@ -77,7 +87,7 @@ class Rounds:
         for held in all_held:
             if held.files is not None and not held.finding:
                 try:
-                    bring_contexts_up_to_date(self._ground, held.allocation, held.files)
+                    spread_contexts(self._ground, held)
                 except LimitFileError as error:
                     held.lose_files(error)
 
@@ -85,6 +95,11 @@ class Rounds:
     def sampled(all_held: Iterable[Held]) -> frozenset[str]:
         """UUIDs of the GPUs whose windows are of use."""
         return frozenset(grant.gpu_uuid for held in all_held if is_steered(held) for grant in held.allocation.grants)
+
+    @property
+    def shares_out(self) -> bool:
+        """Whether, as of the last step, some GPU's time is shared out anew with each step."""
+        return self._sharing.any
 
     def ended_since(self, all_held: list[Held]) -> list[Held]:
         """Those that have ended since the last round. Only whom something makes likely to have ended is looked at."""

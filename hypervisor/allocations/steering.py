@@ -156,6 +156,11 @@ class Sharing:
         self._allocations: list[Allocation] = []
         self._shared: Shared = {}
 
+    @property
+    def any(self) -> bool:
+        """Whether there was one when of() was last asked."""
+        return bool(self._shared)
+
     def of(self, all_held: Sequence[Held]) -> Shared:
         """shared_devices() of these."""
         allocations = [held.allocation for held in all_held]

@@ -231,7 +231,7 @@ class GpuReader:
     def sample(self, uuids: frozenset[str]) -> None:
         """Look at the samples of these GPUs' processes as often as the driver makes them; of the others with each
         round only, which costs less."""
-        self._known.sampled = uuids
+        self._known.sample(uuids)
 
     def statistics(self) -> GpuReaderStatistics:
         """What was counted since the start."""

@@ -64,9 +64,19 @@ class Known:
     counters: Counters = field(default_factory=Counters)
     opened: wire.Opened | None = None
     sampled: frozenset[str] = frozenset()  # UUIDs of the GPUs whose processes are to be looked at between rounds
+    sampling_wanted: trio.Event = field(default_factory=trio.Event)  # set while there are some
     windows: dict[str, BusyWindow] = field(default_factory=dict)  # of these, by UUID
     renewal_seconds: float = FIRST_RENEWAL_SECONDS
     events_told: trio.Event = field(default_factory=trio.Event)  # replaced with each answer about events
+
+    def sample(self, uuids: frozenset[str]) -> None:
+        """Look at the samples of these GPUs between rounds too, from now on."""
+        if bool(uuids) != self.sampling_wanted.is_set():
+            if uuids:
+                self.sampling_wanted.set()
+            else:
+                self.sampling_wanted = trio.Event()
+        self.sampled = uuids
 
     async def events_were_told(self) -> None:
         """Wait until the driver has answered once more about events. Cancelling stops the waiting and nothing else."""
@@ -170,6 +180,10 @@ class Session:
     async def _between_rounds(self, begun: float, until: float) -> None:
         """Wait, and look at the samples of processes meanwhile, where somebody asks for them."""
         due = begun
+        if not self._known.sampled:
+            with trio.move_on_after(max(0.0, until - time.monotonic())):
+                await self._known.sampling_wanted.wait()
+            due = time.monotonic()
         while (now := time.monotonic()) < until:
             due += SAMPLING_SECONDS
             await trio.sleep(max(0.0, min(due, until) - now))

@@ -103,6 +103,7 @@ class UsageFile:
 
     def __init__(self, path: Path, descriptor: int, header: Header, header_bytes: bytes) -> None:
         self._path = path
+        self._name = str(path)  # asked about each second, and a Path takes its time
         self._descriptor = descriptor
         self._view = usage_view(header)
         self._header_bytes = header_bytes
@@ -110,6 +111,7 @@ class UsageFile:
         self._inode = (found.st_dev, found.st_ino)
         self._states = ffi.new("uint64_t[512]")
         self._touched: set[int] = set()  # devices whose record was seen to hold something
+        self._accounts: dict[int, tuple[bytes, DeviceAccount]] = {}  # as last read, with the bytes of the record
         self._full_survey_at = float("-inf")
         self._messages_offset = header.sections[lib.HV_SECTION_MESSAGES].offset
         self._costs_offset = header.sections[lib.HV_SECTION_COSTS].offset
@@ -241,7 +243,7 @@ class UsageFile:
         if self._descriptor < 0:
             raise LimitFileError(Finding.MISSING, f"{self._path} is closed")
         try:
-            found = self._path.lstat()
+            found = os.lstat(self._name)
         except OSError as error:
             raise LimitFileError(Finding.MISSING, f"{self._path} was deleted or renamed: {error.strerror}") from error
         if (found.st_dev, found.st_ino) != self._inode:
@@ -257,6 +259,16 @@ class UsageFile:
 
     def _device(self, buffer: Any, index: int) -> DeviceAccount:
         found = buffer.devices[index]
+        # Most records are, most of the time, what they were: then the account is the one from before.
+        raw = bytes(ffi.buffer(ffi.addressof(found)))
+        before = self._accounts.get(index)
+        if before is not None and before[0] == raw:
+            return before[1]
+        account = self._account(found, index)
+        self._accounts[index] = (raw, account)
+        return account
+
+    def _account(self, found: Any, index: int) -> DeviceAccount:
         # Once used, a record is never all zero again: its peak and the count of changes in its total stay.
         if found.total or found.peak_bytes or found.bucket_ns or found.charged_ns:
             self._touched.add(index)

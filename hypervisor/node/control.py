@@ -1,13 +1,14 @@
 """The control loop: heartbeats and accounts of the allocations, and when what they say is published.
 
-Steps come at the control interval. What they read counts as a change of the node's state with each reading of the
-GPUs, or after a reading interval when those don't come; what matters at once (a process came or went, a limit is
-exceeded, a file was tampered with, an allocation ended) is published at once.
+Steps come at the control interval while there is compute to be steered or shared out, and otherwise with each reading
+of the GPUs: a node at rest is not woken up ten times a second. What they read counts as a change of the node's state
+with each reading of the GPUs, or after a reading interval when those don't come; what matters at once (a process came
+or went, a limit is exceeded, a file was tampered with, an allocation ended) is published at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,12 +17,18 @@ import trio
 from hypervisor.model import Allocation, AllocationUsage, Inventory
 from hypervisor.node.publisher import Publisher
 
+# Without readings a node at rest has a step after this.
+CALM_SECONDS = 1.5
+
 
 class Steps(Protocol):
     """What the loop needs of the allocations."""
 
     @property
     def all(self) -> tuple[Allocation, ...]: ...
+
+    @property
+    def calm(self) -> bool: ...
 
     def step(self, inventory: Inventory) -> tuple[AllocationUsage, ...]: ...
 
@@ -51,12 +58,14 @@ class Control:
         *,
         steps: Steps,
         inventory: Callable[[], Inventory],
+        next_inventory: Callable[[int], Awaitable[object]],
         publisher: Publisher,
         intervals: Callable[[], Intervals],
         clock: Callable[[], float],
     ) -> None:
         self._steps = steps
         self._inventory = inventory
+        self._next_inventory = next_inventory
         self._publisher = publisher
         self._intervals = intervals
         self._clock = clock
@@ -90,6 +99,11 @@ class Control:
             self.step()
             alive()
             interval = self._intervals().control
+            if self._steps.calm:
+                with trio.move_on_after(max(CALM_SECONDS, interval)):
+                    await self._next_inventory(self._sequence)
+                next_at = trio.current_time()
+                continue
             next_at += interval
             if next_at < trio.current_time() - interval:
                 # After a stop or a suspend, missed steps are not made up for.

@@ -120,6 +120,7 @@ class NodeCore:
         self.control = Control(
             steps=SampledSteps(allocations, reader),
             inventory=lambda: reader.inventory,
+            next_inventory=reader.next_inventory,
             publisher=self._publisher,
             intervals=lambda: self._live.intervals,
             clock=time.monotonic,

@@ -26,6 +26,9 @@ class Sampled(Protocol):
     @property
     def sampled(self) -> frozenset[str]: ...
 
+    @property
+    def calm(self) -> bool: ...
+
     def step(self, inventory: Inventory, windows: Mapping[str, BusyWindow]) -> tuple[AllocationUsage, ...]: ...
 
 
@@ -40,6 +43,11 @@ class SampledSteps:
     def all(self) -> tuple[Allocation, ...]:
         """All allocations."""
         return self._allocations.all
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing has to be done between two readings."""
+        return self._allocations.calm
 
     def step(self, inventory: Inventory) -> tuple[AllocationUsage, ...]:
         """One step; from the next round on, the GPUs are sampled that it asked for."""

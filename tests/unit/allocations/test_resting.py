@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hypervisor.allocations import measuring, rounds
-from hypervisor.allocations.resting import STILL_ROUNDS
-from hypervisor.model import AllocationUsage, FigureSource
+from hypervisor.allocations.resting import STILL_ROUNDS, Moment
+from hypervisor.model import AllocationUsage, ComputePolicy, Figure, FigureSource
 from tests.unit.allocations.builders import GIB, Node, device, inventory, named, percent, request, start_time
 from tests.unit.limits.tenant import Tenant, own_namespace
 
@@ -116,3 +116,37 @@ def test_a_file_that_was_tampered_with_ends_the_rest(node: Node) -> None:
         file.truncate(4096)
     (usage,) = allocations.step(inventory(device(0)))
     assert usage.tampering
+
+
+def test_figures_that_say_the_same_are_told_apart_by_kind_and_source() -> None:
+    """A count of 0 and 0.0 seconds are no one figure, nor what limiter and driver say; each has its own time."""
+    moment = Moment(accounted_at=5.0, driver_at=7.0)
+    old = [
+        Figure(value, source, 1.0) for value in (0, 0.0, 1) for source in (FigureSource.LIMITER, FigureSource.DRIVER)
+    ]
+    new = [moment.of(figure) for figure in old]
+    for before, after in zip(old, new, strict=True):
+        assert (after.value, type(after.value), after.source) == (before.value, type(before.value), before.source)
+        assert after.observed_at == (5.0 if before.source is FigureSource.LIMITER else 7.0)
+    absent: Figure[int] = Figure.absent("nobody says")
+    assert moment.of(absent) == absent
+
+
+def test_the_node_is_calm_until_compute_is_limited_or_shared_out(node: Node) -> None:
+    allocations = node.start()
+    allocation, _ = allocations.allocate(JOB, inventory(device(0)))
+    allocations.step(inventory(device(0)))
+    assert allocations.calm
+    tenant = Tenant(Path(allocation.directory) / "usage")
+    tenant.attach(0, pid=os.getpid(), start=start_time(os.getpid()), namespace=own_namespace())
+    allocations.step(inventory(device(0)))
+    assert not allocations.calm
+    tenant.close()
+
+
+@pytest.mark.parametrize("policy", list(ComputePolicy))
+def test_whoever_may_borrow_is_looked_after_with_each_step(node: Node, policy: ComputePolicy) -> None:
+    allocations = node.start()
+    allocations.allocate(named("job", request("0", compute=percent(40), vram=GIB), policy=policy), inventory(device(0)))
+    allocations.step(inventory(device(0)))
+    assert allocations.calm == (policy is not ComputePolicy.WORK_CONSERVING)

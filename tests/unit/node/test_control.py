@@ -34,9 +34,11 @@ class World:
         self.inventory = v.inventory(v.device())
         self.now = 100.0
         self.published = []
+        self.calm, self.reads = False, True
         self.control = Control(
             steps=self,
             inventory=lambda: self.inventory,
+            next_inventory=self.next_inventory,
             publisher=self,
             intervals=lambda: Intervals(control=0.1, reading=1.0),
             clock=lambda: self.now,
@@ -44,6 +46,11 @@ class World:
 
     def step(self, inventory):
         return self.usages
+
+    async def next_inventory(self, after):
+        """A reading each second."""
+        await trio.sleep(1.0 if self.reads else float("inf"))
+        self.inventory = replace(self.inventory, sequence=after + 1)
 
     def publish(self, usages):
         self.published.append(usages)
@@ -104,6 +111,43 @@ def test_steps_come_at_the_interval_and_missed_ones_are_not_made_up_for() -> Non
         assert world.control.statistics().late_total == 0
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def times_of_steps(world: World, seconds: float) -> list[float]:
+    async def main() -> list[float]:
+        beats: list[float] = []
+        began = trio.current_time()
+        with trio.move_on_after(seconds):
+            await world.control.run(lambda: beats.append(round(trio.current_time() - began, 3)))
+        return beats
+
+    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_node_at_rest_has_a_step_with_each_reading() -> None:
+    world = World()
+    world.calm = True
+    assert times_of_steps(world, 3.5) == [0.0, 1.0, 2.0, 3.0]
+    assert world.control.statistics().late_total == 0
+
+
+def test_a_node_at_rest_without_readings_gives_signs_of_life() -> None:
+    world = World()
+    world.calm = True
+    world.reads = False
+    assert times_of_steps(world, 4.0) == [0.0, 1.5, 3.0]
+
+
+def test_what_is_to_be_steered_brings_the_interval_back() -> None:
+    world = World()
+    world.calm = True
+
+    def step(_):
+        world.calm = world.inventory.sequence < 2
+        return world.usages
+
+    world.step = step
+    assert times_of_steps(world, 1.25) == [0.0, 1.0, 1.1, 1.2]
 
 
 def snapshot(*devices, allocations=(), conditions=(), foreign=0) -> NodeSnapshot:
