@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from typing import Any
 
+from hypervisor.doctor import secret_forms
 from hypervisor.doctor.kubernetes import DIRECTORY
+from hypervisor.doctor.secret_forms import REMOVED
 
-REMOVED = "<removed>"
-_ADDRESS = "<address>"
 # Variables whose values the checks read, or that say nothing of anybody; of all others only the name is kept.
 _KNOWN_VARIABLES = re.compile(
     r"(NVIDIA|CUDA|TF|POD|LD|SIM|PYTORCH_CUDA)_[A-Z0-9_]*$|CONTAINER_NAME$|HYPERVISOR_(NODE_NAME|LOG_LEVEL)$"
@@ -18,57 +19,6 @@ _KNOWN_VARIABLES = re.compile(
 _DROPPED = frozenset(
     {"managedFields", "kubectl.kubernetes.io/last-applied-configuration", "data", "stringData", "caBundle"}
 )
-_WORDS = (
-    r"password|passwd|passphrase|passcode|pwd|[_-]pass(?![a-z])|secret|token|credential|cookie|authorization"
-    r"|(?<![a-z])auth(?![a-z])|basic[_-]?auth|(?<![a-z])psk(?![a-z])|key[_-]?data|session[_-]?id"
-    r"|(?:api|access|account|shared|private|secret|encryption|signing|licen[cs]e|client|master|ssh)[_-]?(?:access[_-]?)?key"
-    r"|connection[_-]?string|registration[_-]?code"
-)
-_WORD = re.compile(rf"(?i){_WORDS}")
-# Nothing here goes back over what it has matched, so that a long line of words and dots takes no square of its length.
-_TAIL = r"[\w.-]{0,80}+"
-_RULES: tuple[tuple[re.Pattern[str], str], ...] = (
-    # Lines of nothing but base64: keys whose head or foot was cut off.
-    (re.compile(r"(?m)^[ \t]*[A-Za-z0-9+/]{40,}={0,2}[ \t]*$"), REMOVED),
-    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), rf"\1 {REMOVED}"),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), REMOVED),
-    (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), REMOVED),
-    (re.compile(r"\b(?:hf|gh[oprsu]|github_pat|glpat|sk|pk|rk|npm|pypi|dop_v1|xox[abeps])[-_][\w-]{16,}"), REMOVED),
-    (
-        re.compile(r"\b(?:AIza[\w-]{20,}|ya29\.[\w-]{16,}|SG\.[\w-]{8,}\.[\w-]{8,}|[a-z0-9]{6}\.[a-z0-9]{16}\b)"),
-        REMOVED,
-    ),
-    (re.compile(r"\$(?:apr1|1|2[aby]|5|6|7|y|argon2[a-z]*)\$[^\s:\"']+"), REMOVED),
-    (re.compile(r"(://)[^/\s@]{1,256}@"), rf"\1{REMOVED}@"),
-    (re.compile(r"([?&][\w.%-]{1,60}=)[^\s&#\"'\0]+"), rf"\1{REMOVED}"),
-    (re.compile(r"((?<=\s)(?:-u|--user)[ =\0])[^\s:\0]*:[^\s\0]+"), rf"\1{REMOVED}"),
-    (re.compile(r"(\bmysql\w*\b[^\n]{0,200}?\s-p)\S+"), rf"\1{REMOVED}"),
-    (re.compile(r"(?i)\b(password|passwd|passphrase)([ \t]+)[^\s:=]\S*"), rf"\1\2{REMOVED}"),
-    (
-        re.compile(r"\b(?:10(?:\.\d{1,3}){3}|192\.168(?:\.\d{1,3}){2}|172\.(?:1[6-9]|2\d|3[01])(?:\.\d{1,3}){2})\b"),
-        _ADDRESS,
-    ),
-    (re.compile(r"(?i)(?<![\w:])f[cd][0-9a-f]{2}:[0-9a-f:]{2,}"), _ADDRESS),
-)
-# With a name in them that has to be looked at: text of several lines and lists in YAML, flags, elements of XML.
-_NAMED: tuple[re.Pattern[str], ...] = (
-    re.compile(
-        r"(?m)^(?P<head>(?P<indent>[ \t]*+)(?:- )?[\"']?(?P<name>[\w.-]{1,80}+)[\"']?[ \t]*:)"
-        r"(?:[ \t]*[|>][-+0-9]*[ \t]*(?:\n(?:(?P=indent)[ \t]+[^\n]*|[ \t]*(?=\n)))+"
-        r"|[ \t]*(?:\n(?P=indent)[ \t]*- [^\n]*)+)"
-    ),
-    re.compile(r"(?P<head>--(?P<name>[\w.-]{1,80}+)[= \0])[^\s\0]+"),
-    re.compile(r"(?P<head><(?P<name>[\w.:-]{1,80}+)>)[^<]*"),
-)
-# A name and its value in TOML, YAML, JSON, also JSON within JSON, or a log. What is quoted stays quoted, so that the
-# file can still be read. What is not quoted goes to the end of its line after a colon, where it may have blanks.
-_ASSIGNED = re.compile(
-    rf"(?i)(?P<name>(?:{_WORDS}){_TAIL})(?P<sign>(?P<closing>\\*[\"'])?[ \t]*(?:=>|:=|=|:)[ \t]*)"
-    r"(?:(?P<quote>\\*[\"'])(?:(?!(?P=quote))(?:\\.|[^\\])){0,512}(?P=quote)"
-    r"|(?(closing)[^\s,}}\]\0]+|(?:(?:(?<==)|(?<==[ \t]))[^\s\"',;&\0]+|[^\n\0]+)))"
-)
-_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{1,40}-----")
-_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{1,40}-----")
 # Names that say where a secret lies, which is none.
 _REFERENCES = frozenset({"secretName", "tokenPath", "secretRef", "secretKeyRef"})
 _TABLE_ADDRESS = re.compile(r"\b[0-9A-F]{8}(?:[0-9A-F]{24})?(?=:[0-9A-F]{4}\b)")
@@ -91,20 +41,24 @@ def redact(name: str, text: str) -> str:
 
 def redact_text(text: str) -> str:
     """Any text, without what looks like a secret or a private address. Takes time by its length only."""
+    text = secret_forms.LETTER_BY_NUMBER.sub(lambda match: chr(int(match[1], 16)), text)
     text = _without_keys(text)
-    for pattern in _NAMED:
+    for pattern in secret_forms.NAMED:
         text = pattern.sub(_without_named, text)
-    for pattern, replacement in _RULES:
+    for pattern in secret_forms.VARIABLES:
+        text = pattern.sub(_without_variable, text)
+    for pattern, replacement in secret_forms.FORMS:
         text = pattern.sub(replacement, text)
-    return _ASSIGNED.sub(_without_value, text)
+    text = secret_forms.BASE64.sub(_without_base64, text)
+    return _without_rests(secret_forms.ASSIGNED.sub(_without_value, text))
 
 
 def _without_keys(text: str) -> str:
     """Without what stands between the head and the foot of a key; without a foot, to the end of the text."""
     parts, at = [], 0
-    while (begin := _KEY_BEGINS.search(text, at)) is not None:
+    while (begin := secret_forms.KEY_BEGINS.search(text, at)) is not None:
         parts += [text[at : begin.start()], REMOVED]
-        end = _KEY_ENDS.search(text, begin.end())
+        end = secret_forms.KEY_ENDS.search(text, begin.end())
         if end is None:
             return "".join(parts)
         at = end.end()
@@ -112,14 +66,44 @@ def _without_keys(text: str) -> str:
 
 
 def _without_named(match: re.Match[str]) -> str:
-    if not _WORD.search(match["name"]):
+    if not secret_forms.WORD.search(match["name"]):
         return match.group()
     blank = "" if match["head"][-1] in "= \0>" else " "
     return f"{match['head']}{blank}{REMOVED}"
 
 
+def _without_variable(match: re.Match[str]) -> str:
+    return match.group() if _is_known(match["name"]) else f"{match['head']}{REMOVED}"
+
+
+def _without_base64(match: re.Match[str]) -> str:
+    """Keys are long and have letters of all kinds, unlike digests; a short one may hold a name and a password."""
+    text = match.group()
+    kinds = (str.isupper, str.islower, str.isdigit)
+    if len(text) >= secret_forms.LONG_BASE64 and all(any(kind(letter) for letter in text) for kind in kinds):
+        return REMOVED
+    try:
+        inside = base64.b64decode(text[:512] + "=" * (-len(text[:512]) % 4)).decode("ascii")
+    except ValueError:
+        return text
+    return REMOVED if inside.isprintable() and (":" in inside or secret_forms.WORD.search(inside)) else text
+
+
+def _without_rests(text: str) -> str:
+    """Where a line of a container's log was cut within a secret, its rest stands in the next line."""
+    if " P " not in text:
+        return text
+    lines, cut = text.split("\n"), False
+    for at, line in enumerate(lines):
+        head = secret_forms.CUT_LINE.match(line)
+        if head is not None and cut:
+            lines[at] = head.group() + REMOVED
+        cut = head is not None and head["tag"] == "P" and lines[at].endswith(REMOVED)
+    return "\n".join(lines)
+
+
 def _without_value(match: re.Match[str]) -> str:
-    quote = match["quote"] or ""
+    quote = match["long"] or match["quote"] or ""
     return f"{match['name']}{match['sign']}{quote}{REMOVED}{quote}"
 
 
@@ -139,7 +123,7 @@ def _variable(entry: str) -> str:
 
 
 def _is_known(variable: str) -> bool:
-    return bool(_KNOWN_VARIABLES.match(variable)) and not _WORD.search(variable)
+    return bool(_KNOWN_VARIABLES.match(variable)) and not secret_forms.WORD.search(variable)
 
 
 def _objects(text: str) -> str:
@@ -155,7 +139,7 @@ def _object(value: Any) -> Any:
         if {"name", "value"} <= value.keys() and not _is_known(str(value["name"])):
             value = {**value, "value": REMOVED}
         return {
-            key: REMOVED if isinstance(inner, str) and _is_secret(key) else _object(inner)
+            key: REMOVED if _is_plain(inner) and _is_secret(key) else _object(inner)
             for key, inner in value.items()
             if key not in _DROPPED
         }
@@ -168,12 +152,19 @@ def _object(value: Any) -> Any:
     return redact_text(value) if isinstance(value, str) else value
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether it is no object, which may say where a secret lies, but text, a number or a list of these."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, str | int | float) for each in value)
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
 def _is_flag(argument: str) -> bool:
     """Whether the next argument is the secret that this one names."""
-    return argument.startswith("-") and "=" not in argument and bool(_WORD.search(argument))
+    return argument.startswith("-") and "=" not in argument and bool(secret_forms.WORD.search(argument))
 
 
 def _is_secret(key: str) -> bool:
     """Whether a field or an annotation of this name holds a secret."""
     name = key.rpartition("/")[2]
-    return name not in _REFERENCES and bool(_WORD.search(name))
+    return name not in _REFERENCES and bool(secret_forms.WORD.search(name))
