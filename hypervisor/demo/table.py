@@ -10,7 +10,7 @@ from hypervisor.model.quantity import format_bytes
 HEADING = (
     f"{'PROGRAM':<10} {'GPU':>3}  {'COMPUTE LIMIT':>13} {'ACHIEVED':>9}  {'VRAM LIMIT':>10} {'HELD':>8} {'PEAK':>8}"
 )
-BAR_CELLS = 12
+BAR_CELLS = 10  # what is left of 80 columns
 
 
 @dataclass(frozen=True, kw_only=True)

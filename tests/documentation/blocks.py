@@ -4,7 +4,7 @@ A block that is to be run stands after a comment, `<!-- run -->`; its lines are
 
     $ command            run by a shell; with & at its end it goes on while the page lasts
     > more of it         the command's next line, as a shell asks for it
-    anything else        must be in what the command writes, spaces apart
+    anything else        must be in what the command writes, spaces apart; … stands for anything without a space
 
 `<!-- run: fails N -->`: the last command ends with the status N. Other words after the colon are for readers.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,17 @@ VALUES = {
     "alone": ["aggregator.enabled=false", "networkPolicy.enabled=false"],
     "nobody-reads": ["networkPolicy.metricsFrom=null", "node.tolerations=null", "node.nodeSelector=null"],
 }
+# With the kinds of others: those of the Prometheus operator, and of cert-manager.
+OTHERS = {
+    "monitoring": [
+        "podMonitor.enabled=true",
+        "podMonitor.labels.release=p",
+        "prometheusRule.enabled=true",
+        "prometheusRule.labels.release=p",
+        "prometheusRule.runbookUrl=https://docs.example/runbooks",
+    ],
+    "cert-manager": ["aggregator.tls.source=cert-manager", "aggregator.tls.issuer.name=internal"],
+}
 Object = dict[str, Any]
 
 
@@ -56,17 +68,37 @@ def kinds(cluster: Cluster) -> Cluster:
     apply(cluster, [NAMESPACE_OBJECT])
     found = [each for file in sorted((DEPLOY / "crds").glob("*.yaml")) for each in objects(file.read_text())]
     apply(cluster, found)
-    names = {each["spec"]["names"]["plural"] for each in found}
+    wait_served(cluster, found)
+    return cluster
+
+
+def wait_served(cluster: Cluster, kinds: Sequence[Object]) -> None:
+    """Wait until the server takes objects of the kinds, in their newest version."""
 
     def served() -> bool:
-        try:
-            answer = cluster.ask("GET", "/apis/tensor-fusion.ai/v1")
-        except Refused:
-            return False
-        return names <= {each["name"] for each in answer["resources"]}
+        for each in kinds:
+            group, version = each["spec"]["group"], each["spec"]["versions"][-1]["name"]
+            try:
+                answer = cluster.ask("GET", f"/apis/{group}/{version}")
+            except Refused:
+                return False
+            if each["spec"]["names"]["plural"] not in {found["name"] for found in answer["resources"]}:
+                return False
+        return True
 
     wait_until(served, "the kinds to be served", 60)
-    return cluster
+
+
+@pytest.fixture(scope="module")
+def kinds_of_others(kinds: Cluster) -> Cluster:
+    """The kinds of others too, from the files of the folder that K8S_CRDS names."""
+    folder = os.environ.get("K8S_CRDS")
+    if not folder:
+        pytest.skip("K8S_CRDS names no folder with the CRDs of the Prometheus operator and of cert-manager")
+    found = [each for file in sorted(Path(folder).glob("*.yaml")) for each in objects(file.read_text())]
+    apply(kinds, found)
+    wait_served(kinds, found)
+    return kinds
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
@@ -78,6 +110,17 @@ def test_the_chart_is_taken(kinds: Cluster, values: list[str]) -> None:
 @pytest.mark.parametrize("values", sorted((CHART / "values").glob("*.yaml")), ids=lambda path: path.stem)
 def test_values_of_examples_are_taken(kinds: Cluster, values: object) -> None:
     apply(kinds, objects(render("--values", str(values))), more="&dryRun=All")
+
+
+@pytest.mark.parametrize("values", OTHERS.values(), ids=OTHERS)
+def test_objects_for_operators_are_taken_by_their_kinds(kinds_of_others: Cluster, values: list[str]) -> None:
+    found = objects(render(*(word for value in values for word in ("--set", value))))
+    theirs = [each for each in found if each["apiVersion"].startswith(("monitoring.", "cert-manager."))]
+    assert theirs
+    apply(kinds_of_others, found, more="&dryRun=All")
+    wrong = {**theirs[0], "spec": {**theirs[0]["spec"], "notThere": 1}}
+    with pytest.raises(Refused, match="notThere"):
+        apply(kinds_of_others, [wrong], more="&dryRun=All")
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in files() if path.parent == DEPLOY))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hypervisor.demo.table import BAR_CELLS, HEADING
+
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -40,3 +42,12 @@ def test_every_claim_names_tests_that_are_there() -> None:
         )
         assert listed.returncode == 0, each + listed.stdout
         assert "::test_" in listed.stdout, each
+
+
+def test_the_demonstration_is_shown_as_it_prints() -> None:
+    lines = README.splitlines()
+    assert HEADING.rstrip() in lines
+    heading = lines.index(HEADING.rstrip())
+    for line in lines[heading + 1 : heading + 4]:
+        assert re.fullmatch(r"\w+ +\d +[\d.]+% +[\d.]+% +\w+ +[\w.]+ +[\w.]+ [#.]+", line), line
+        assert len(line) == len(HEADING) + 1 + BAR_CELLS == 80
