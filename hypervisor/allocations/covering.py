@@ -67,7 +67,8 @@ def covered_preload(pid: int, proc: Path) -> tuple[str, ...] | None:
     if not layers:
         return None
     for layer in layers:
-        found = _read(proc / "1" / "root" / layer.lstrip("/"))
+        # The host's root is that of its first process; of a host that does not let us look there, it is our own.
+        found = _read(proc / "1" / "root" / layer.lstrip("/")) or _read(Path(layer))
         if found is None:
             return None
         if found.there:

@@ -66,6 +66,7 @@ class Held:
     counters: CounterMemory
     devices: tuple[DeviceMemory, ...]
     finding: str = ""
+    gone: bool = False  # removed, with its files; who meets it in a list from before leaves it alone
     limits_lost: bool = False  # the finding is about the limit file, not about the accounts
     survey: UsageSurvey | None = None
     processes: tuple[AttachedProcess, ...] = ()

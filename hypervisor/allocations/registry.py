@@ -21,6 +21,7 @@ from hypervisor.allocations.foreign import foreign_bytes
 from hypervisor.allocations.hardness import HardCards
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.ledger import Ledger
+from hypervisor.allocations.parts import Parts, drained
 from hypervisor.allocations.processes import ProcessTable
 from hypervisor.allocations.records import RecordStore, StoreError
 from hypervisor.allocations.requests import check_repeat, check_spec, described, merged
@@ -258,12 +259,17 @@ class Allocations:
     def step(
         self, inventory: Inventory, windows: Mapping[str, BusyWindow] = MappingProxyType({})
     ) -> tuple[AllocationUsage, ...]:
+        """One control step at a stretch; see parts()."""
+        return drained(self.parts(inventory, windows))
+
+    def parts(self, inventory: Inventory, windows: Mapping[str, BusyWindow]) -> Parts[tuple[AllocationUsage, ...]]:
         """One control step: a sign of life in every file about each second; once for each inventory, and after a while
         without one, slots of the dead, recounts, overhead and figures; the end of allocations whose owner has gone.
 
-        windows: by GPU UUID the driver's last window, for the GPUs that `sampled` names.
+        windows: by GPU UUID the driver's last window, for the GPUs that `sampled` names. Between two parts every other
+        method may be called.
         """
-        for held in self._rounds.step(self._ordered(), inventory, windows):
+        for held in (yield from self._rounds.parts(self._ordered(), inventory, windows)):
             self._end(held)
         return self.usages
 
@@ -446,6 +452,7 @@ class Allocations:
 
     def _remove(self, held: Held) -> None:
         remove(self._ground, held)
+        held.gone = True
         self._held.pop(held.allocation.uid, None)
         self._order = None
 

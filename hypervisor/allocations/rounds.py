@@ -1,4 +1,8 @@
-"""The rounds over all allocations: read every usage file, then judge who lives, then measure."""
+"""The rounds over all allocations: read every usage file, then judge who lives, then measure.
+
+Reading and judging are done at a stretch, for what was read must not age; measuring takes the most time, is each
+allocation's own affair, and is done one by one, with others in between.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from hypervisor.allocations.foreign import foreign_busy, unattributed_pids
 from hypervisor.allocations.hearing import hear
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.measuring import measure, observed_in
+from hypervisor.allocations.parts import Parts
 from hypervisor.allocations.resting import Moment
 from hypervisor.allocations.steering import Sharing, follow, is_steered, share_out
 from hypervisor.limits import LimitFileError, new_survey_buffer
@@ -45,8 +50,9 @@ class Rounds:
         self._ground = ground
         return self
 
-    def step(self, all_held: list[Held], inventory: Inventory, windows: Mapping[str, BusyWindow]) -> list[Held]:
-        """Shares always, signs of life and a round when it is time. Gives the allocations that have ended."""
+    def parts(self, all_held: list[Held], inventory: Inventory, windows: Mapping[str, BusyWindow]) -> Parts[list[Held]]:
+        """Shares always, signs of life and a round when it is time. Gives the allocations that have ended. Between two
+        parts grants may be made, changed and ended."""
         began = time.monotonic()
         if began - self._beat_at >= BEAT_SECONDS:
             self._beat_at = began
@@ -65,18 +71,21 @@ class Rounds:
         burst_seconds = self._ground.settings.burst_milliseconds / 1000
         observed = observed_in(inventory)
         for held in all_held:
-            measure(
-                held,
-                inventory,
-                observed,
-                self._ground.tell,
-                self._ground.contexts,
-                moment=moment,
-                burst_seconds=burst_seconds,
-            )
-            hear(held, self._ground.tell)
+            yield
+            if not held.gone:
+                measure(
+                    held,
+                    inventory,
+                    observed,
+                    self._ground.tell,
+                    self._ground.contexts,
+                    moment=moment,
+                    burst_seconds=burst_seconds,
+                )
+                hear(held, self._ground.tell)
+        yield
         self._spread_contexts(all_held)
-        ended = [held for held in all_held if self._has_ended(held)]
+        ended = [held for held in all_held if not held.gone and self._has_ended(held)]
         count = self._ground.tell.count
         count.rounds += 1
         count.last_round_seconds = time.monotonic() - began
@@ -85,7 +94,7 @@ class Rounds:
     def _spread_contexts(self, all_held: list[Held]) -> None:
         """What was learned of contexts holds for all that come."""
         for held in all_held:
-            if held.files is not None and not held.finding:
+            if held.files is not None and not held.finding and not held.gone:
                 try:
                     spread_contexts(self._ground, held)
                 except LimitFileError as error:

@@ -4,6 +4,8 @@ Steps come at the control interval while there is compute to be steered or share
 of the GPUs: a node at rest is not woken up ten times a second. What they read counts as a change of the node's state
 with each reading of the GPUs, or after a reading interval when those don't come; what matters at once (a process came
 or went, a limit is exceeded, a file was tampered with, an allocation ended) is published at once.
+
+A step over many allocations takes tens of milliseconds; others that somebody waits for have their turn in it.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from typing import Protocol
 
 import trio
 
+from hypervisor.allocations.parts import Parts, drained
 from hypervisor.model import Allocation, AllocationUsage, Inventory
 from hypervisor.node.publisher import Publisher
 
 # Without readings a node at rest has a step after this.
 CALM_SECONDS = 1.5
+# So long others wait at most for a step in progress.
+SLICE_SECONDS = 0.002
 
 
 class Steps(Protocol):
@@ -30,7 +35,7 @@ class Steps(Protocol):
     @property
     def calm(self) -> bool: ...
 
-    def step(self, inventory: Inventory) -> tuple[AllocationUsage, ...]: ...
+    def parts(self, inventory: Inventory) -> Parts[tuple[AllocationUsage, ...]]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +67,16 @@ class Control:
         publisher: Publisher,
         intervals: Callable[[], Intervals],
         clock: Callable[[], float],
+        give_way: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     ) -> None:
+        """give_way is awaited in a long step again and again, and lets others run."""
         self._steps = steps
         self._inventory = inventory
         self._next_inventory = next_inventory
         self._publisher = publisher
         self._intervals = intervals
         self._clock = clock
+        self._give_way = give_way
         self._sequence = -1
         self._published_at = float("-inf")
         self._said: object = None
@@ -77,10 +85,28 @@ class Control:
         self._last_seconds = 0.0
 
     def step(self) -> bool:
-        """One step; True when it published."""
+        """One step at a stretch; True when it published."""
+        return drained(self._parts())
+
+    async def step_in_slices(self) -> bool:
+        """One step, with others in between. Cancelled, it may have done a part, and the next one does all."""
+        parts = self._parts()
+        began = self._clock()
+        while True:
+            try:
+                next(parts)
+            except StopIteration as end:
+                published: bool = end.value
+                return published
+            if self._clock() - began >= SLICE_SECONDS:
+                await self._give_way()
+                began = self._clock()
+
+    def _parts(self) -> Parts[bool]:
         now = self._clock()
         inventory = self._inventory()
-        usages = self._steps.step(inventory)
+        usages = yield from self._steps.parts(inventory)
+        # From here on at a stretch: what is published is of one moment.
         said = (self._steps.all, self._notable(usages))
         # The readings come about once an interval; only when they stay away do we publish without them.
         overdue = now - self._published_at >= 1.5 * self._intervals().reading
@@ -93,10 +119,10 @@ class Control:
         return due
 
     async def run(self, alive: Callable[[], None]) -> None:
-        """Step for ever, and say alive() with each. Cancelling ends it between two steps."""
+        """Step for ever, and say alive() with each. Cancelling ends it between two slices."""
         next_at = trio.current_time()
         while True:
-            self.step()
+            await self.step_in_slices()
             alive()
             interval = self._intervals().control
             if self._steps.calm:

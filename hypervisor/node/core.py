@@ -43,6 +43,7 @@ from hypervisor.node.revisions import Revisions
 from hypervisor.node.sampling import SampledSteps
 from hypervisor.node.state import NodeState, Parts
 from hypervisor.node.workers import NodeWorkers
+from hypervisor.rpc.right_of_way import RightOfWay
 from hypervisor.workers import Supervisor, WorkerSettings, open_supervisor
 from hypervisor.workers.cgroup import MemoryControl
 from hypervisor.workers.checkpoint import Freezer
@@ -99,6 +100,7 @@ class NodeCore:
             wall_clock=time.time,
         )
         self._workload_environment = simulated.workload_environment(machine) if machine else {}
+        self._way = RightOfWay()
         self._publisher = Publisher(self.state, self._live, journal.emit)
         self.partitioning = Partitioning(
             reader,
@@ -124,6 +126,7 @@ class NodeCore:
             publisher=self._publisher,
             intervals=lambda: self._live.intervals,
             clock=time.monotonic,
+            give_way=self._way.give,
         )
         self.occurrences = Occurrences(reader, self.state, journal.emit)
         reader.attribute_by(self.occurrences.owner_of)
@@ -165,6 +168,7 @@ class NodeCore:
             emit=self._journal.emit,
             node_name=self._start.identity.name,
             workload_environment=self._workload_environment,
+            way=self._way,
         )
 
     def serve_pods(self, kubernetes: KubernetesNode) -> None:

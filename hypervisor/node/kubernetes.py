@@ -14,16 +14,21 @@ import trio
 from hypervisor.allocations import Allocations
 from hypervisor.config import Settings
 from hypervisor.kube.answers import HostFiles
+from hypervisor.kube.demands import Demands
 from hypervisor.model import Condition, ConditionStatus, HealthCode, HealthState, Inventory, NodeSnapshot, OwnerKind
 from hypervisor.node.commands import Commands
+from hypervisor.node.kubernetes_answering import Answering
 from hypervisor.node.kubernetes_api import open_api
+from hypervisor.node.kubernetes_asking import Asking
 from hypervisor.node.kubernetes_bell import Bell
 from hypervisor.node.kubernetes_binder import Binder
+from hypervisor.node.kubernetes_binding import Binding
 from hypervisor.node.kubernetes_events import PodEvents
 from hypervisor.node.kubernetes_grants import GrantStore
 from hypervisor.node.kubernetes_host import Host, check_paths
 from hypervisor.node.kubernetes_pods import PodWatch
 from hypervisor.node.kubernetes_recovery import adopt
+from hypervisor.node.kubernetes_tentative import Tentative
 from hypervisor.node.kubernetes_use import CardUse
 from hypervisor.node.kubernetes_view import HasStatistics
 from hypervisor.node.publisher import EmitEvent, failed
@@ -32,6 +37,7 @@ from hypervisor.rpc.device_plugin import DevicePlugins
 from hypervisor.rpc.listening import parse_unix
 from hypervisor.rpc.pod_resources import PodResourcesClient
 from hypervisor.rpc.pod_resources_proxy import Granted, serve_proxy
+from hypervisor.rpc.right_of_way import RightOfWay
 
 log = structlog.get_logger("kubernetes")
 LOOK_SECONDS = 1.0
@@ -174,6 +180,7 @@ async def open_kubernetes(
     emit: EmitEvent,
     node_name: str,
     workload_environment: Mapping[str, str],
+    way: RightOfWay,
 ) -> AsyncIterator[KubernetesNode]:
     """The mode, not yet running; inventory is the driver's own. Raises StartError for settings that can't work."""
     check_paths(settings)
@@ -187,20 +194,57 @@ async def open_kubernetes(
         pods = PodWatch(api, node_name, bell.ring)
         client = PodResourcesClient(disk.pod_resources_socket)
         use = CardUse(pods=pods, host=disk, events=events)
-        binder = Binder(
+        seen, demands = lambda: use.overlaid(inventory()), Demands()
+        tentative = Tentative(
             settings,
             allocations=allocations,
             commands=commands,
-            inventory=lambda: use.overlaid(inventory()),
+            inventory=seen,
+            pods=pods,
+            grants=grants,
+            demands=demands,
+        )
+        binding = Binding(
+            settings,
+            allocations=allocations,
+            commands=commands,
+            inventory=seen,
+            grants=grants,
+            events=events,
+            demands=demands,
+            tentative=tentative,
+        )
+        asking = Asking(
+            pods=pods,
+            host=disk,
+            grants=grants,
+            ask_kubelet=lambda: host.call(client.list),
+            learned=lambda found: use.step(inventory(), found, allocations.all, allocations.usages),
+        )
+        binder = Binder(
+            allocations=allocations,
+            pods=pods,
+            host=disk,
+            grants=grants,
+            events=events,
+            demands=demands,
+            binding=binding,
+            asking=asking,
+            publish=publish,
+            bell=bell,
+            way=way,
+        )
+        answering = Answering(
+            allocations=allocations,
+            inventory=seen,
             pods=pods,
             host=disk,
             files=files,
             grants=grants,
-            events=events,
-            ask_kubelet=lambda: host.call(client.list),
-            learned=lambda found: use.step(inventory(), found, allocations.all, allocations.usages),
-            publish=publish,
-            bell=bell,
+            demands=demands,
+            tentative=tentative,
+            binding=binding,
+            answered=binder.look_again,
         )
         adopt(grants, allocations)
         node = KubernetesNode(
@@ -216,7 +260,7 @@ async def open_kubernetes(
             events=events,
             binder=binder,
             use=use,
-            plugins=DevicePlugins(host, disk.plugins_directory, binder, client.allocatable),
+            plugins=DevicePlugins(host, disk.plugins_directory, answering, client.allocatable, way),
             pod_resources=client,
         )
         try:

@@ -6,7 +6,7 @@ can be chosen when kubelet asks. What was chosen and is not bound yet is counted
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -106,10 +106,6 @@ class Tentative:
     def why_unprepared(self, grant: Grant) -> str:
         """Why prepare() could not have ready what a grant needs; "" where it could, or was not asked to."""
         return self._unprepared.get(grant.uid, "")
-
-    def promised(self) -> Collection[str]:
-        """UUIDs of what containers were given whose grants are not bound yet."""
-        return {card for grant in self._grants.all if not grant.pod_uid for card in grant.cards}
 
     async def _make_instance(self, grant: Grant, pod: Pod, container: str, demand: Demand) -> None:
         spec = spec_of(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hypervisor.kube.checkpoint import Assignment
 from hypervisor.kube.foreign import Stray, Use, foreign_uses, overlaid
-from hypervisor.model import Allocation, AllocationUsage, EventType, Inventory
-from hypervisor.node.kubernetes_binder import granted_by_pod
+from hypervisor.model import Allocation, AllocationUsage, EventType, Inventory, OwnerKind
 from hypervisor.node.kubernetes_events import PodEvents
 from hypervisor.node.kubernetes_host import Host
 from hypervisor.node.kubernetes_view import Pods
@@ -93,3 +92,14 @@ class CardUse:
                     "NVIDIA_VISIBLE_DEVICES=all in its image",
                     pid=str(stray.pid),
                 )
+
+
+def granted_by_pod(allocations: Sequence[Allocation]) -> Mapping[str, frozenset[str]]:
+    """By Pod UID, the GPUs that it was given."""
+    found: dict[str, frozenset[str]] = {}
+    for allocation in allocations:
+        owner = allocation.spec.owner
+        if owner.kind is OwnerKind.POD:
+            uuids = frozenset(each.gpu_uuid for each in allocation.grants)
+            found[owner.pod_uid] = found.get(owner.pod_uid, frozenset()) | uuids
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from hypervisor.allocations.parts import Parts
 from hypervisor.model import Allocation, AllocationUsage, BusyWindow, Inventory
 
 
@@ -29,7 +30,7 @@ class Sampled(Protocol):
     @property
     def calm(self) -> bool: ...
 
-    def step(self, inventory: Inventory, windows: Mapping[str, BusyWindow]) -> tuple[AllocationUsage, ...]: ...
+    def parts(self, inventory: Inventory, windows: Mapping[str, BusyWindow]) -> Parts[tuple[AllocationUsage, ...]]: ...
 
 
 class SampledSteps:
@@ -49,8 +50,8 @@ class SampledSteps:
         """Whether nothing has to be done between two readings."""
         return self._allocations.calm
 
-    def step(self, inventory: Inventory) -> tuple[AllocationUsage, ...]:
+    def parts(self, inventory: Inventory) -> Parts[tuple[AllocationUsage, ...]]:
         """One step; from the next round on, the GPUs are sampled that it asked for."""
-        usages = self._allocations.step(inventory, self._sampler.windows)
+        usages = yield from self._allocations.parts(inventory, self._sampler.windows)
         self._sampler.sample(self._allocations.sampled)
         return usages

@@ -28,6 +28,7 @@ from hypervisor.rpc.asyncio_host import AsyncioHost, HostClosing
 from hypervisor.rpc.channel_options import CLIENT_OPTIONS, SERVER_OPTIONS
 from hypervisor.rpc.listening import ListenError, remove_socket, unix_socket_place
 from hypervisor.rpc.pod_resources import PodResourcesError
+from hypervisor.rpc.right_of_way import RightOfWay
 from hypervisor.v1 import deviceplugin_v1beta1_pb2 as api
 from hypervisor.v1 import deviceplugin_v1beta1_pb2_grpc as api_grpc
 
@@ -75,9 +76,12 @@ class DevicePlugins:
         directory: Path,
         handler: PluginHandler,
         offered: Callable[[], Awaitable[Mapping[str, int]]],
+        way: RightOfWay,
     ) -> None:
-        """offered: by resource, how many devices kubelet would give; awaited on the loop, raises PodResourcesError."""
+        """offered: by resource, how many devices kubelet would give; awaited on the loop, raises PodResourcesError.
+        way: what Allocate passes by."""
         self._host = host
+        self._way = way
         self._offered = offered
         self._next_verification = 0.0
         self.mismatches = 0
@@ -151,7 +155,8 @@ class DevicePlugins:
         """Ask the handler. Raises Refusal or HostClosing."""
         began = time.monotonic()
         try:
-            answers = await self._host.call_trio(self._handler.allocate, resource, containers)
+            with self._way.asked():
+                answers = await self._host.call_trio(self._handler.allocate, resource, containers)
         except Refusal:
             self.allocation_failures += 1
             raise

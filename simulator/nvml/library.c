@@ -401,8 +401,11 @@ struct sim_process_reading *call_processes(struct nvml_call *call, uint32_t gpu,
     const uint32_t found = sim_read_processes(call->machine, gpu, processes, SIM_MAX_PROCESSES);
     *count = 0;
     for (uint32_t at = 0; at < found && at < SIM_MAX_PROCESSES; at++)
-        if (sim_process_visible(call->machine, processes[at].pid_namespace))
-            processes[(*count)++] = processes[at];
+        if (sim_process_visible(call->machine, processes[at].pid_namespace)) {
+            processes[*count] = processes[at];
+            processes[*count].pid = host_pid(processes[at].pid_namespace, processes[at].pid);
+            (*count)++;
+        }
     return processes;
 }
 

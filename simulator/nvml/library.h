@@ -100,6 +100,8 @@ unsigned handle_index(nvmlDevice_t device);
 /* The processes that hold something on a GPU (SIM_NONE: all processes) and that the caller may see, in
  * memory to be freed; NULL and the call's result set when there is no memory. */
 struct sim_process_reading *call_processes(struct nvml_call *call, uint32_t gpu, uint32_t *count);
+/* The pid on the host of a process that has told the machine the pid of its own namespace. */
+int32_t host_pid(uint64_t pid_namespace, int32_t pid);
 
 /* Simulated time as callers know it: microseconds of CLOCK_REALTIME. */
 uint64_t call_time_us(const struct nvml_call *call, uint64_t sim_ns);

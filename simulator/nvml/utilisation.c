@@ -123,6 +123,8 @@ static struct sim_process_sample *latest_samples(struct nvml_call *call, uint64_
         if (place == kept)
             kept++;
     }
+    for (unsigned at = 0; at < kept; at++)
+        samples[at].pid = host_pid(samples[at].pid_namespace, samples[at].pid);
     *found = kept;
     if (kept == 0 || call->fault.action == SIM_FAULT_ZERO) { /* "zero": nothing new where there is something */
         free(samples);

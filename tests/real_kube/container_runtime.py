@@ -72,7 +72,10 @@ class Container:
 class ContainerRuntime:
     """Serves on a unix socket until close()."""
 
+    kubelet_settings: dict[str, object] = {}  # noqa: RUF012 - never changed
+
     def __init__(self, socket: Path, kubelet_root: Path) -> None:
+        self.socket = socket
         self._api, services = generated()
         self._kubelet_root = kubelet_root
         self._sandboxes: dict[str, Sandbox] = {}

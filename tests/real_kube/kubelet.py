@@ -1,4 +1,4 @@
-"""A real kubelet on this machine, with a container runtime whose containers are plain processes.
+"""A real kubelet on this machine, with a container runtime whose containers are plain processes, or with a real one.
 
 Its device manager knows one directory only, /var/lib/kubelet, so it lives in a mount namespace of its own, where that
 is a directory of the test; which takes root.
@@ -15,6 +15,8 @@ import yaml
 
 from tests.real_kube.cluster import Cluster
 from tests.real_kube.container_runtime import ContainerRuntime
+from tests.real_kube.containerd import Containerd
+from tests.real_kube.mounts import MountNamespace
 
 
 def missing() -> str:
@@ -29,25 +31,30 @@ def missing() -> str:
 class RealKubelet:
     """One node. restart() is what an upgrade does: it ends without a word, and another one comes."""
 
-    def __init__(self, directory: Path, cluster: Cluster, node: str) -> None:
+    def __init__(self, directory: Path, cluster: Cluster, node: str, *, containers: bool = False) -> None:
+        """containers: by a real container runtime."""
         self.root = directory / "kubelet"
         self.logs = directory / "pod-logs"
         self._directory = directory
-        for each in (self.root, self.logs):
-            each.mkdir()
-        socket = directory / "runtime.sock"
-        self._runtime = ContainerRuntime(socket, self.root)
-        self._settings = directory / "kubelet.yaml"
-        self._settings.write_text(yaml.safe_dump(_settings(socket, self.logs)))
-        kubelet = Path(os.environ["K8S_BIN"]) / "kubelet"
-        # In its own mount namespace; what is mounted there is gone with it.
-        script = (
-            f"mount -t tmpfs none /var/lib && mkdir /var/lib/kubelet && mount --bind {self.root} /var/lib/kubelet && "
-            f"exec {kubelet} --config {self._settings} --kubeconfig {cluster.directory / 'kubeconfig'} "
-            f"--hostname-override {node} --root-dir /var/lib/kubelet"
-        )
-        self._command = ["unshare", "--mount", "sh", "-c", script]
+        self.logs.mkdir()
+        self._mounts = MountNamespace(self.root)
         self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self.runtime = (
+                Containerd(directory, self._mounts)
+                if containers
+                else ContainerRuntime(directory / "runtime.sock", self.root)
+            )
+        except BaseException:
+            self._mounts.close()
+            raise
+        settings = directory / "kubelet.yaml"
+        settings.write_text(yaml.safe_dump(_settings(self.runtime.socket, self.logs) | self.runtime.kubelet_settings))
+        self._command = self._mounts.command(
+            str(Path(os.environ["K8S_BIN"]) / "kubelet"),
+            *("--config", str(settings), "--kubeconfig", str(cluster.directory / "kubeconfig")),
+            *("--hostname-override", node, "--root-dir", "/var/lib/kubelet"),
+        )
 
     def start(self) -> RealKubelet:
         with (self._directory / "kubelet.log").open("ab") as log:
@@ -69,7 +76,8 @@ class RealKubelet:
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self.kill()
-        self._runtime.close()
+        self.runtime.close()
+        self._mounts.close()
 
 
 def _settings(socket: Path, logs: Path) -> dict[str, object]:

@@ -6,149 +6,57 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import grpc
 import pytest
 
 from hypervisor.kube.checkpoint import read_checkpoint
-from hypervisor.kube.indices import DEVICES_PER_RESOURCE, resource_names
-from hypervisor.simulation.machine import opened
-from hypervisor.v1 import podresources_v1_pb2 as api
-from hypervisor.v1 import podresources_v1_pb2_grpc as api_grpc
+from hypervisor.kube.indices import resource_names
 from tests.daemon_process import wait_until
-from tests.integration.conftest import daemons
-from tests.kube_fakes.node import GIB, INDEX_0, NODE, KubeNode, pod, settled
+from tests.kube_fakes.node import GIB, INDEX_0, pod, settled
 from tests.real_kube import kubelet as real_kubelet
-from tests.real_kube.api_server import RealApiServer
-from tests.real_kube.cluster import Refused, missing, running_cluster
-from tests.real_kube.kubelet import RealKubelet
+from tests.real_kube.cluster import Refused, missing
+from tests.real_kube.node import SECONDS, RealNode, real_node
 from tests.simulated_load import LOAD
 
 pytestmark = [pytest.mark.real_kube, pytest.mark.slow]
 GOOD = {"compute_percent_limit": "5", "vram_limit": "1Gi"}
-SECONDS = 120.0
-
-
-class RealNode(KubeNode):
-    """A node of which nothing is a fake."""
-
-    def __init__(self, make_daemon, api: RealApiServer, kubelet: RealKubelet) -> None:
-        super().__init__(make_daemon, api=api, kubelet=kubelet)
-
-    def offered(self) -> dict[str, int]:
-        """What the Node object has of our resources to give."""
-        status = self.api.cluster.ask("GET", f"/api/v1/nodes/{NODE}")["status"]
-        return {key: int(value) for key, value in status.get("allocatable", {}).items() if key in resource_names()}
-
-    def wait_registered(self) -> None:
-        everything = dict.fromkeys(resource_names(), DEVICES_PER_RESOURCE)
-        wait_until(lambda: self.offered() == everything, "the Node object to offer all indices", SECONDS)
-
-    def metric(self, name: str) -> float:
-        page = self.daemon.get("/metrics")[1].splitlines()
-        return float(next(line.split()[1] for line in page if line.startswith(f"{name} ")))
-
-    def wait_followed(self) -> None:
-        """Until kubelet would give our indices: a Pod that it admits before fails, and the Node object is behind."""
-
-        def offered() -> bool:
-            with grpc.insecure_channel(f"unix:{self.kubelet.root}/pod-resources/kubelet.sock") as channel:
-                stub = api_grpc.PodResourcesListerStub(channel)
-                reply = stub.GetAllocatableResources(api.AllocatableResourcesRequest(), timeout=10)
-            found = {each.resource_name for each in reply.devices}
-            return found >= set(resource_names())
-
-        wait_until(offered, "kubelet to offer all indices", SECONDS)
-
-    def run_pod(self, name: str, **annotations: str) -> str:
-        """A Pod on this node, given to kubelet by the API server; its UID."""
-        document = pod(name, **annotations)
-        document["spec"] |= {"automountServiceAccountToken": False, "terminationGracePeriodSeconds": 1}
-        document["spec"]["containers"][0] |= {"command": ["sleep", "3600"], "imagePullPolicy": "IfNotPresent"}
-        return self.api.create(document)["metadata"]["uid"]
-
-    def wait_running(self, *uids: str) -> None:
-        def running() -> bool:
-            pods = self.api.pods
-            return all(pods[uid]["status"].get("phase") == "Running" for uid in uids)
-
-        wait_until(running, "the Pods to run", SECONDS)
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[RealNode]:
     if why := missing() or real_kubelet.missing():
         pytest.skip(why)
-    with (
-        running_cluster(K8S_WITH="kube-controller-manager kube-scheduler") as cluster,
-        daemons() as make,
-        tempfile.TemporaryDirectory(prefix="kubelet-", ignore_cleanup_errors=True) as place,
-    ):
-        kubelet = RealKubelet(Path(place), cluster, NODE).start()
-        found = None
-        try:
-            found = RealNode(make, RealApiServer(cluster), kubelet)
-            found.daemon.start().wait_ready()
-            found.wait_registered()
-            yield found
-        finally:
-            kubelet.close()
-            if found is not None:
-                found.daemon.close()
+    with real_node() as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left(node: RealNode) -> Iterator[None]:
     yield
-    for each in node.api.pods.values():
-        node.api.delete(each["metadata"]["uid"])
-    wait_until(lambda: not node.allocations(), "the end of all allocations", SECONDS)
-
-
-def peaks(node: RealNode) -> dict[str, int]:
-    """Peak bytes by Pod name, by the simulator's own ledger."""
-    with opened(node.daemon.machine) as machine:
-        groups = machine.show()["groups"]
-    return {each["name"]: sum(used["peak_bytes"] for used in each["gpus"].values()) for each in groups}
+    node.clear()
 
 
 def test_a_deployment_of_three_replicas_is_limited(node: RealNode) -> None:
     """From `kubectl apply` to enforced limits, with no scheduler and no webhook of ours."""
-    labels = {"app": "replicated"}
-    template = pod("unnamed", compute_percent_limit="30", vram_limit="2Gi")
-    annotations = template["metadata"]["annotations"]
-    container = template["spec"]["containers"][0] | {
+    container = pod("unnamed")["spec"]["containers"][0] | {
         "command": ["sh", "-c", f"{LOAD} --idle --grow=134217728 --seconds=0; exec sleep 3600"],
         "imagePullPolicy": "IfNotPresent",
         "env": [{"name": "SIM_GROUP", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
     }
-    spec = {"automountServiceAccountToken": False, "terminationGracePeriodSeconds": 1, "containers": [container]}
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "replicated"},
-        "spec": {
-            "replicas": 3,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec},
-        },
-    }
-    place = "/apis/apps/v1/namespaces/default/deployments"
-    node.api.cluster.ask("POST", place, deployment)
+    node.run_deployment("replicated", {"compute_percent_limit": "30", "vram_limit": "2Gi"}, container)
     try:
         wait_until(lambda: len(node.allocations()) == 3, "three allocations", SECONDS)
         names = [each["spec"]["owner"]["pod"]["name"] for each in node.allocations().values()]
         full = 2 * GIB - 134217728 - GIB // 2
-        wait_until(lambda: all(peaks(node).get(name, 0) > full for name in names), "the replicas to fill up", SECONDS)
-        assert all(peaks(node)[name] <= 2 * GIB for name in names), peaks(node)
+        wait_until(lambda: all(node.peaks().get(name, 0) > full for name in names), "the replicas to fill up", SECONDS)
+        assert all(node.peaks()[name] <= 2 * GIB for name in names), node.peaks()
         for uid in node.allocations():
             node.wait_event(uid, "GPUDeviceAllocated")
     finally:
-        node.api.cluster.ask("DELETE", f"{place}/replicated")
+        node.end_deployment("replicated")
 
 
 def test_kubelet_and_the_daemon_restart_under_running_pods(node: RealNode) -> None:

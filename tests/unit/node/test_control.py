@@ -35,6 +35,7 @@ class World:
         self.now = 100.0
         self.published = []
         self.calm, self.reads = False, True
+        self.lasts, self.each = 0, 0.0  # parts of a step, and the seconds that each takes
         self.control = Control(
             steps=self,
             inventory=lambda: self.inventory,
@@ -44,7 +45,10 @@ class World:
             clock=lambda: self.now,
         )
 
-    def step(self, inventory):
+    def parts(self, inventory):
+        for _ in range(self.lasts):
+            self.now += self.each
+            yield
         return self.usages
 
     async def next_inventory(self, after):
@@ -142,11 +146,12 @@ def test_what_is_to_be_steered_brings_the_interval_back() -> None:
     world = World()
     world.calm = True
 
-    def step(_):
+    def parts(_):
         world.calm = world.inventory.sequence < 2
         return world.usages
+        yield
 
-    world.step = step
+    world.parts = parts
     assert times_of_steps(world, 1.25) == [0.0, 1.0, 1.1, 1.2]
 
 
