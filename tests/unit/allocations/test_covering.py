@@ -97,3 +97,11 @@ def test_each_container_is_told_of_once(tmp_path: Path) -> None:
     assert event[0] == "here"
     assert event[2] == "PreloadCovered"
     assert "/lib/0.so, /lib/1.so, /lib/2.so, /lib/3.so, /lib/4.so and 2 more" in str(event[3])
+
+
+def test_layers_are_found_where_the_first_process_may_not_be_looked_at(tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    (layer / "etc").mkdir(parents=True)
+    (layer / "etc/ld.so.preload").write_text("/lib/own.so\n")
+    overlay = f"10 1 0:5 / / rw - overlay overlay rw,lowerdir={layer},upperdir={layer},workdir=/l/work"
+    assert covered_preload(PID, container(tmp_path / "proc", overlay, OURS)) == ("/lib/own.so",)

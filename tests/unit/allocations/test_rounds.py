@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hypervisor.allocations import Allocations, measuring, rounds
+from hypervisor.allocations.parts import drained
 from hypervisor.allocations.processes import ProcessTable
 from hypervisor.limits import MessageCode
 from hypervisor.model import (
@@ -583,3 +584,23 @@ def test_a_device_that_is_not_in_the_drivers_list_has_a_reason(node: Node, sleep
     assert usage.devices[0].gpu_uuid == uuid_of(0)
     assert usage.devices[0].reserved_bytes.value == GIB
     assert "not in the driver's list" in usage.devices[0].busy_ratio.absent_reason
+
+
+@pytest.mark.parametrize("after", range(5))
+def test_grants_come_change_and_go_between_two_parts_of_a_round(node: Node, after: int) -> None:
+    allocations = node.start()
+    granted = [allocations.allocate(named(f"job-{n}", request("0", vram=GIB)), inventory(device(0)))[0] for n in "abc"]
+    parts = allocations.parts(inventory(device(0), sequence=2), {})
+    for _ in range(after):
+        next(parts)
+    allocations.release("job-b")
+    allocations.allocate(named("job-d", request("0", vram=GIB)), inventory(device(0)))
+    allocations.update_limits("job-c", (request("0", vram=2 * GIB),), inventory(device(0)), expected=None)
+    usages = {usage.allocation_id: usage for usage in drained(parts)}
+    assert set(usages) == {"job-a", "job-c", "job-d"}
+    assert usages["job-a"].devices[0].reserved_bytes.value == 0
+    assert not Path(granted[1].directory).exists()
+    assert [event for event in node.events if "Unusable" in str(event)] == []
+    later = {usage.allocation_id: usage for usage in allocations.step(inventory(device(0), sequence=3))}
+    assert all(usage.devices and not usage.tampering for usage in later.values())
+    allocations.close()

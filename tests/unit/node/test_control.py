@@ -35,6 +35,7 @@ class World:
         self.now = 100.0
         self.published = []
         self.calm, self.reads = False, True
+        self.given = []  # how often it had published when it let others run
         self.lasts, self.each = 0, 0.0  # parts of a step, and the seconds that each takes
         self.control = Control(
             steps=self,
@@ -43,6 +44,7 @@ class World:
             publisher=self,
             intervals=lambda: Intervals(control=0.1, reading=1.0),
             clock=lambda: self.now,
+            give_way=self.give_way,
         )
 
     def parts(self, inventory):
@@ -55,6 +57,10 @@ class World:
         """A reading each second."""
         await trio.sleep(1.0 if self.reads else float("inf"))
         self.inventory = replace(self.inventory, sequence=after + 1)
+
+    async def give_way(self):
+        self.given.append(len(self.published))
+        await trio.lowlevel.checkpoint()
 
     def publish(self, usages):
         self.published.append(usages)
@@ -153,6 +159,20 @@ def test_what_is_to_be_steered_brings_the_interval_back() -> None:
 
     world.parts = parts
     assert times_of_steps(world, 1.25) == [0.0, 1.0, 1.1, 1.2]
+
+
+def test_others_have_their_turn_in_a_long_step_and_see_nothing_of_it_before_its_end() -> None:
+    async def main() -> None:
+        world = World()
+        assert await world.control.step_in_slices() is True
+        assert world.given == []  # it was short
+        world.lasts, world.each = 40, 0.0005
+        world.usages = (replace(v.usage(), tampering="truncated"),)
+        assert await world.control.step_in_slices() is True
+        assert world.given == [1] * 10
+        assert len(world.published) == 2
+
+    trio.run(main)
 
 
 def snapshot(*devices, allocations=(), conditions=(), foreign=0) -> NodeSnapshot:
