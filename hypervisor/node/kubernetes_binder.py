@@ -145,6 +145,7 @@ class Binder:
                 case Discard():
                     self._binding.discard(each.grant)
         if self._binding.unpublished:
+            await self._way.give()
             self._binding.unpublished = False
             self._publish()
         await self._grants.sync()

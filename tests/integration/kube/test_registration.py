@@ -12,6 +12,7 @@ from hypervisor.rpc import device_plugin
 from hypervisor.rpc.asyncio_host import open_asyncio_host
 from hypervisor.rpc.device_plugin import DevicePlugins
 from hypervisor.rpc.pod_resources import PodResourcesClient
+from hypervisor.rpc.right_of_way import RightOfWay
 from tests.kube_fakes.kubelet import FakeKubelet
 from tests.kube_fakes.node import INDEX_0
 
@@ -45,7 +46,7 @@ def test_what_kubelet_forgot_while_the_stream_lives_is_registered_anew(  # 9.3 r
                 asked.append(len(kubelet.registrations))
                 return await client.allocatable()
 
-            plugins = DevicePlugins(host, kubelet.plugins, Refusing(), offered)
+            plugins = DevicePlugins(host, kubelet.plugins, Refusing(), offered, RightOfWay())
             plugins.publish(healthy=True)
 
             async def until(condition) -> None:
