@@ -178,12 +178,13 @@ def fault(machine_path: Path, fault_text: str | None, clear: str | None) -> None
     if (fault_text is None) == (clear is None):
         raise click.UsageError("Give a fault to switch on, or --clear with its number or 'all'.")
     with told_in_one_line():
+        from hypervisor.simulation.calls import known_calls
         from hypervisor.simulation.faults import parse_fault_text
         from hypervisor.simulation.machine import opened
 
         with opened(machine_path) as machine:
             if fault_text is not None:
-                parsed = parse_fault_text(fault_text, machine.gpu_count, machine.link_counts)
+                parsed = parse_fault_text(fault_text, machine.gpu_count, machine.link_counts, known_calls())
                 click.echo(machine.add_fault(parsed))
             elif clear == "all":
                 machine.clear_faults()

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from hypervisor.simulation.calls import known_calls
 from hypervisor.simulation.document import Section, Value, parse_document
 from hypervisor.simulation.faults import parse_fault
 from hypervisor.simulation.mig import parse_instances
@@ -100,7 +101,9 @@ def parse_machine(text: str, file: str, *, profile: str, seed: str | None = None
                 pcie_peer_access=topology_of.peer_access,
             ),
             rules=_rules(root.get("kernels")),
-            faults=tuple(parse_fault(fault, len(gpus), [gpu.link_count for gpu in gpus]) for fault in found),
+            faults=tuple(
+                parse_fault(fault, len(gpus), [gpu.link_count for gpu in gpus], known_calls()) for fault in found
+            ),
             instances=tuple(place.instances for place in places),
         )
 

@@ -8,9 +8,10 @@ when (`at`, `for`, `every`, `count`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from hypervisor.simulation.calls import why_no_call
 from hypervisor.simulation.document import Section, Value, document_of_pairs
 from hypervisor.simulation.spec import MAX_GPUS, MAX_LINKS, FaultSpec
 
@@ -146,8 +147,10 @@ def _check_device_fault(fault: FaultSpec, section: Section, gpu_count: int, link
         raise section.need("set").error(f"GPU {fault.gpu} has {link_counts[fault.gpu]} NVLinks, counted from 0")
 
 
-def parse_fault(value: Value, gpu_count: int, link_counts: Sequence[int] = ()) -> FaultSpec:
-    """Read one fault of a machine with so many GPUs, with so many NVLinks each where that is known.
+def parse_fault(
+    value: Value, gpu_count: int, link_counts: Sequence[int] = (), calls: Collection[str] = ()
+) -> FaultSpec:
+    """Read one fault of a machine with so many GPUs, with so many NVLinks each and these calls where that is known.
 
     Raises:
         DocumentError: it says what nothing can do.
@@ -179,10 +182,14 @@ def parse_fault(value: Value, gpu_count: int, link_counts: Sequence[int] = ()) -
         name = named.text()
         if not 0 < len(name.encode()) < 80:
             raise named.error("must be a function's name of 1 to 79 bytes")
+        if calls and (why := why_no_call(name, calls)):
+            raise named.error(why)
         return replace(fault, call=name)
 
 
-def parse_fault_text(text: str, gpu_count: int, link_counts: Sequence[int] = ()) -> FaultSpec:
+def parse_fault_text(
+    text: str, gpu_count: int, link_counts: Sequence[int] = (), calls: Collection[str] = ()
+) -> FaultSpec:
     """Read a fault as `hypervisor sim fault` takes it: `gpu=3,xid=79,lost`.
 
     Raises:
@@ -192,4 +199,4 @@ def parse_fault_text(text: str, gpu_count: int, link_counts: Sequence[int] = ())
     for part in text.split(",") if text.strip() else []:
         key, equals, value = part.strip().partition("=")
         pairs.append((key.strip(), value.strip() if equals else "true"))
-    return parse_fault(document_of_pairs(pairs, f"fault '{text}'"), gpu_count, link_counts)
+    return parse_fault(document_of_pairs(pairs, f"fault '{text}'"), gpu_count, link_counts, calls)

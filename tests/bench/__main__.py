@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 
 from tests.bench.figure import Figure, table
+from tests.bench.peer import NoSuchLimiterError, peer_limiter
 
 
 def subjects() -> list[str]:
@@ -20,6 +21,11 @@ def main(wanted: list[str]) -> int:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         print(f"bench: there is no subject {unknown[0]!r}; there are {', '.join(known)}", file=sys.stderr)
+        return 2
+    try:
+        peer_limiter()
+    except NoSuchLimiterError as error:
+        print(f"bench: {error}", file=sys.stderr)
         return 2
     figures: list[Figure] = []
     failed = False

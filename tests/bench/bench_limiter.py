@@ -20,6 +20,7 @@ from hypervisor.simulation import machine as machines
 from hypervisor.simulation.environment import environment
 from hypervisor.simulation.profiles import load_description
 from tests.bench.figure import Figure
+from tests.bench.peer import peer_limiter
 
 ROUNDS = 5
 SECONDS = 120
@@ -30,6 +31,8 @@ GIB = 1 << 30
 ENDLESS_BURST_NS = 10**15  # so that no launch is blocked
 NOT_LIMITED, LIMITED = 1_000_000, 900_000
 DEVICE = "no-op driver"
+# Figures by name, of each run: without a library, with ours, and with another's where one is named.
+Runs = tuple[list[dict[str, float]], list[dict[str, float]], list[dict[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,21 @@ def prepare(folder: Path) -> Programs:
     )
 
 
-def surroundings(limits: Path | None) -> dict[str, str]:
+def surroundings(limits: Path | None, peer: Path | None = None) -> dict[str, str]:
+    """The environment of a run without a library, with ours, or with another's."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "SIM_"))}
     variables["LD_LIBRARY_PATH"] = str(NOOP)
     if limits is not None:
         variables |= {"LD_PRELOAD": str(LIMITER), "TF_SHM_PATH": str(limits)}
+    elif peer is not None:
+        variables["LD_PRELOAD"] = str(peer)
     return variables
 
 
-def run(programs: Programs, limits: Path | None, *arguments: str) -> dict[str, float]:
+def run(programs: Programs, limits: Path | None, *arguments: str, peer: Path | None = None) -> dict[str, float]:
     """The program's figures by their names. "launch beside": of a launch while another process launches as well."""
     command = [str(programs.overhead), arguments[0].split()[0], *arguments[1:]]
-    variables = surroundings(limits)
+    variables = surroundings(limits, peer)
     with ExitStack() as stack:
         if arguments[0].endswith(" beside"):
             other = stack.enter_context(
@@ -85,13 +91,14 @@ def run(programs: Programs, limits: Path | None, *arguments: str) -> dict[str, f
     return {name: float(value) for name, value, _ in (line.split() for line in done.stdout.splitlines())}
 
 
-def alternated(
-    programs: Programs, limits: Path, share: int, *arguments: str, vram: int = 64 * GIB
-) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+def alternated(programs: Programs, limits: Path, share: int, *arguments: str, vram: int = 64 * GIB) -> Runs:
     """The runs without and with the library, in turn; fresh limit files for each run with it."""
-    bare, limited = [], []
+    bare, limited, others = [], [], []
+    peer = peer_limiter()
     for _ in range(ROUNDS):
         bare.append(run(programs, None, *arguments))
+        if peer is not None:
+            others.append(run(programs, None, *arguments, peer=peer))
         make = [
             str(programs.limit_files),
             "make",
@@ -104,12 +111,12 @@ def alternated(
         ]
         subprocess.run(make, check=True)
         limited.append(run(programs, limits, *arguments))
-    return bare, limited
+    return bare, limited, others
 
 
 def added(
     name: str,
-    runs: tuple[list[dict[str, float]], list[dict[str, float]]],
+    runs: Runs,
     key: str,
     target: float | None,
     unit: str = "ns",
@@ -119,6 +126,7 @@ def added(
     limited = [one[key] / scale for one in runs[1]]
     base = min(bare)
     value = min(limited) - base
+    others = [one[key] / scale for one in runs[2]]
     return Figure(
         name=name,
         value=value,
@@ -128,12 +136,13 @@ def added(
         least=value,
         most=max(limited) - base,
         baseline=base,
+        peer=min(others) - base if others else None,
         device=DEVICE,
         note=f"least of {ROUNDS} alternated runs; baseline without the library",
     )
 
 
-def scaling(runs: Callable[[str], tuple[list[dict[str, float]], list[dict[str, float]]]], under: str) -> list[Figure]:
+def scaling(runs: Callable[[str], Runs], under: str) -> list[Figure]:
     """How two threads do against one: by the clock, which needs two idle processors, and by CPU time."""
     one, two = runs("1"), runs("2")
 
@@ -151,6 +160,7 @@ def scaling(runs: Callable[[str], tuple[list[dict[str, float]], list[dict[str, f
             target=">= 1.7 x",
             holds=pairs(1) >= 1.7,
             baseline=pairs(0),
+            peer=pairs(2) if one[2] else None,
             device=DEVICE,
             note="pairs per second while both run; says little where the baseline is far from 2",
         ),
@@ -161,6 +171,7 @@ def scaling(runs: Callable[[str], tuple[list[dict[str, float]], list[dict[str, f
             target="<= 1.5 x",
             holds=cpu(1) <= 1.5,
             baseline=cpu(0),
+            peer=cpu(2) if one[2] else None,
             device=DEVICE,
             note="what threads cost each other, whatever else the machine does",
         ),
@@ -179,21 +190,27 @@ def lookups(folder: Path) -> Figure:
     probe = compiled(folder, "lookup_probe", "tests/lookup_probe.c", flags=("-ldl", "-rdynamic"))
     queries = (ROOT / "limiter" / "tests" / "cudart_13_0_queries.txt").read_text()
 
-    def answers(at: Path | None) -> list[str]:
-        variables = environment(machine, surroundings(None)) | surroundings(at)
+    def answers(at: Path | None, peer: Path | None = None) -> list[str]:
+        variables = environment(machine, surroundings(None)) | surroundings(at, peer)
         variables["LD_LIBRARY_PATH"] = environment(machine, {})["LD_LIBRARY_PATH"]
         command = [str(probe), "status"]
         done = subprocess.run(command, env=variables, input=queries, capture_output=True, text=True, check=True)
         return done.stdout.splitlines()
 
-    bare, limited = answers(None), answers(limits)
-    differing = sum(one != other for one, other in zip(bare, limited, strict=True))
+    bare = answers(None)
+
+    def differing_from(others: list[str]) -> int:
+        return sum(one != other for one, other in zip(bare, others, strict=True))
+
+    peer = peer_limiter()
+    differing = differing_from(answers(limits))
     return Figure(
         name=f"lookups answered otherwise than by the driver, of {len(bare)}",
         value=differing,
         unit="answers",
         target="0",
         holds=differing == 0,
+        peer=None if peer is None else differing_from(answers(None, peer)),
         note="queries recorded of the CUDA 13.0 runtime; result, status and symbol compared",
     )
 
@@ -205,7 +222,7 @@ def measure() -> list[Figure]:
         limits.mkdir()
         programs = prepare(folder)
 
-        def runs(share: int, *arguments: str) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+        def runs(share: int, *arguments: str) -> Runs:
             return alternated(programs, limits, share, *arguments)
 
         figures = [

@@ -31,6 +31,7 @@ from tests.bench.bench_limiter import (
     prepare,
 )
 from tests.bench.figure import Figure
+from tests.bench.peer import peer_limiter
 
 MIB = 1 << 20
 RACERS, KILLED = 64, 20
@@ -44,9 +45,10 @@ def clean() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "SIM_"))}
 
 
-def race(folder: Path, programs: Programs, *, limited: bool) -> int:
+def race(folder: Path, programs: Programs, *, limited: bool, peer: Path | None = None) -> int:
     """Bytes that the group held over the limit at its worst, by the simulator's ledger, contexts included."""
-    machine, limits = folder / f"machine-{limited}", folder / f"race-{limited}"
+    which = "peer" if peer is not None else str(limited)
+    machine, limits = folder / f"machine-{which}", folder / f"race-{which}"
     machines.create(machine, load_description("t4"))
     limits.mkdir()
     with machines.opened(machine) as opened:
@@ -59,6 +61,8 @@ def race(folder: Path, programs: Programs, *, limited: bool) -> int:
     variables = environment(machine, clean()) | {"SIM_GROUP": "race"}
     if limited:
         variables |= {"LD_PRELOAD": str(LIMITER), "TF_SHM_PATH": str(limits)}
+    elif peer is not None:
+        variables["LD_PRELOAD"] = str(peer)
     with ExitStack() as stack:
         processes = [
             stack.enter_context(
@@ -130,13 +134,15 @@ def reachable(folder: Path, programs: Programs) -> Figure:
     )
 
 
-def starting(programs: Programs, limits: Path | None) -> float:
+def starting(programs: Programs, limits: Path | None, peer: Path | None = None) -> float:
     """Seconds until so many processes, all started at once, have come to cuInit."""
     variables = clean() | {"LD_LIBRARY_PATH": str(NOOP)}
     if limits is not None:
         make = [str(programs.limit_files), "make", str(limits), UUID, str(64 * GIB), "900000"]
         subprocess.run(make, check=True)
         variables |= {"LD_PRELOAD": str(LIMITER), "TF_SHM_PATH": str(limits)}
+    elif peer is not None:
+        variables["LD_PRELOAD"] = str(peer)
     began = time.monotonic()
     command = [str(programs.overhead), "init"]
     processes = [subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL) for _ in range(STARTERS)]
@@ -161,6 +167,7 @@ def threads(programs: Programs, limits: Path) -> Figure:
         target="<= 1.5 x",
         holds=ratio(1) <= 1.5,
         baseline=ratio(0),
+        peer=ratio(2) if one[2] else None,
         device=DEVICE,
         note="no lock that all threads take",
     )
@@ -172,11 +179,14 @@ def measure() -> list[Figure]:
         limits = folder / "limits"
         limits.mkdir()
         programs = prepare(folder)
+        peer = peer_limiter()
         over = race(folder, programs, limited=True)
-        bare, limited = [], []
-        for _ in range(ROUNDS):  # alternated, so that a slow moment of the machine meets both
+        bare, limited, others = [], [], []
+        for _ in range(ROUNDS):  # alternated, so that a slow moment of the machine meets all of them
             bare.append(starting(programs, None))
             limited.append(starting(programs, limits))
+            if peer is not None:
+                others.append(starting(programs, None, peer))
         return [
             Figure(
                 name=f"VRAM over the limit, {RACERS} processes racing and {KILLED} of them killed",
@@ -185,6 +195,7 @@ def measure() -> list[Figure]:
                 target="0 bytes",
                 holds=over == 0,
                 baseline=race(folder, programs, limited=False),
+                peer=None if peer is None else race(folder, programs, limited=False, peer=peer),
                 note="peak of the simulator's ledger; baseline without the library",
             ),
             Figure(
@@ -196,6 +207,7 @@ def measure() -> list[Figure]:
                 least=min(limited),
                 most=max(limited),
                 baseline=min(bare),
+                peer=min(others) if others else None,
                 device=DEVICE,
                 note=f"least of {ROUNDS} runs; baseline without the library",
             ),

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class Figure:
     """A figure of this run. least and most are the spread over repetitions; baseline is of the same run.
 
-    holds says whether the target was met; None where there is only something to know.
+    holds says whether the target was met; None where there is only something to know. peer is another limiter's
+    figure of the same run.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Figure:
     least: float | None = None
     most: float | None = None
     baseline: float | None = None
+    peer: float | None = None
     device: str = "simulator"
     note: str = ""
 
@@ -31,17 +33,20 @@ def median(values: Sequence[float]) -> float:
 
 
 def table(figures: Iterable[Figure]) -> list[str]:
-    """The figures as lines of a Markdown table."""
+    """The figures as lines of a Markdown table, with a column for another limiter where there is one."""
+    figures = list(figures)
+    compared = any(figure.peer is not None for figure in figures)
     lines = [
-        "| what | value | spread | baseline | target | met | device | note |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| what | value | spread | baseline |{' peer |' if compared else ''} target | met | device | note |",
+        f"|---|---|---|---|{'---|' if compared else ''}---|---|---|---|",
     ]
     for figure in figures:
+        peer = "" if figure.peer is None else f"{figure.peer:.4g}"
         spread = "" if figure.least is None or figure.most is None else f"{figure.least:.4g} to {figure.most:.4g}"
         baseline = "" if figure.baseline is None else f"{figure.baseline:.4g}"
         met = {True: "yes", False: "no", None: ""}[figure.holds]
         lines.append(
-            f"| {figure.name} | {figure.value:.4g} {figure.unit} | {spread} | {baseline} | {figure.target} | {met} "
-            f"| {figure.device} | {figure.note} |"
+            f"| {figure.name} | {figure.value:.4g} {figure.unit} | {spread} | {baseline} "
+            f"{f'| {peer} ' if compared else ''}| {figure.target} | {met} | {figure.device} | {figure.note} |"
         )
     return lines

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hypervisor.simulation.calls import known_calls
 from hypervisor.simulation.document import DocumentError
 from hypervisor.simulation.faults import parse_fault_text
 from hypervisor.simulation.spec import FaultSpec
@@ -64,6 +65,29 @@ def test_a_wrong_fault_is_told_in_one_line(text: str, words: str) -> None:
     assert message.startswith(f"fault '{text}'")
     assert words in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nvmlDeviceGetMemoryInf", "close to it are nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo_v2"),
+        ("cuMemAlloc_v3", "close to it are cuMemAlloc_v2"),
+        ("cudaMalloc", "no function of the simulated libraries is called 'cudaMalloc'"),
+        ("*gemm", "write an exported name"),
+        ("cuInit[", "close to it are cuInit"),
+    ],
+)
+def test_a_call_that_no_library_has_is_refused(name: str, words: str) -> None:
+    with pytest.raises(DocumentError, match="call") as caught:
+        parse_fault_text(f"call={name},return=3", 8, calls=known_calls())
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["cuInit", "nvmlInit_v2", "nvmlDeviceGet*", "cuMemAlloc_v?", "*", "cuLaunchKernel_ptsz"]
+)
+def test_a_call_of_either_library_is_taken(name: str) -> None:
+    assert parse_fault_text(f"call={name},return=3", 8, calls=known_calls()).call == name
 
 
 @given(st.text(alphabet="gpu=1,calretnxidos0-*\n\x00", max_size=40))
