@@ -33,8 +33,8 @@ def _of_device(device: DeviceObservation, ours: set[int], reserved: int) -> int 
     if used is None:
         return None
     # All that is used and that we can't account for: contexts of ours count as foreign here, which errs on the safe
-    # side.
-    return max(0, used - (device.readings.memory_reserved_bytes.value or 0) - reserved)
+    # side. What the driver keeps for itself is no part of what is used (gpu/judge.py).
+    return max(0, used - reserved)
 
 
 def unattributed_pids(inventory: Inventory, ours: Iterable[int]) -> set[int]:

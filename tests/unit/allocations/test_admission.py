@@ -354,6 +354,11 @@ def test_use_that_can_not_be_read_holds_grants() -> None:
 def test_without_process_figures_what_the_card_uses_beyond_our_accounts_is_foreign() -> None:
     unsaid = device(processes=(ProcessOnGpu(pid=5, memory_bytes=None, busy_ratio=None),), used_bytes=12 * GIB)
     assert foreign_bytes(inventory(unsaid), {}, {uuid_of(0): 2 * GIB}) == {uuid_of(0): 10 * GIB}
+    # What the driver keeps comes on top of what is used: taking it off would grant memory that others hold.
+    kept = replace(
+        unsaid, readings=replace(unsaid.readings, memory_reserved_bytes=Figure(GIB, FigureSource.DRIVER, 1.0))
+    )
+    assert foreign_bytes(inventory(kept), {}, {uuid_of(0): 2 * GIB}) == {uuid_of(0): 10 * GIB}
 
 
 def test_ratios_are_the_decimals_that_were_written() -> None:
