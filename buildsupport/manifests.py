@@ -121,12 +121,12 @@ MANIFESTS = (
     Manifest(
         "driver-probe.yaml",
         ("driver-probe",),
-        ("driverProbe.nodes={NODE}",),
+        ("driverProbe.nodes={GPU-NODE}",),
         "The gate of a new node: a Job that ends well only if the node passes every check that GPUs need, the\n"
         "driver's first. Its failure is the event DriverProbeFailed on the Job. It looks at the node's files and\n"
         "changes nothing.\n"
         "\n"
-        "  sed 's/NODE/gpu-node-01/' deploy/driver-probe.yaml | kubectl apply -f -\n"
+        "  sed 's/GPU-NODE/gpu-node-01/' deploy/driver-probe.yaml | kubectl apply -f -\n"
         "  kubectl -n tensor-fusion-sys wait --for=condition=complete job/driver-probe-gpu-node-01 --timeout=10m",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -77,6 +78,20 @@ def test_the_manifest_runs_what_the_program_takes() -> None:
     assert float(within.partition("=")[2]) < job["activeDeadlineSeconds"]
     assert {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]} in documents["Role"]["rules"]
     assert documents["RoleBinding"]["subjects"][0]["name"] == job["template"]["spec"]["serviceAccountName"]
+
+
+def test_the_manifest_s_own_words_put_the_node_in_and_change_nothing_else() -> None:
+    text = MANIFEST.read_text()
+    placeholder = re.search(r"sed 's/([^/]+)/gpu-node-01/'", text)
+    assert placeholder is not None
+    done = subprocess.run(["sed", f"s/{placeholder[1]}/gpu-node-01/"], input=text, capture_output=True, text=True)
+    job = next(each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "Job")
+    assert job["metadata"]["name"] == "driver-probe-gpu-node-01"
+    pod = job["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"kubernetes.io/hostname": "gpu-node-01"}
+    names = {variable["name"] for variable in pod["containers"][0]["env"]}
+    assert names >= {"HYPERVISOR_NODE_NAME", "NVIDIA_VISIBLE_DEVICES"}
+    assert "gpu-node-01" not in "".join(names)
 
 
 def test_the_timer_s_service_runs_what_the_program_takes() -> None:
