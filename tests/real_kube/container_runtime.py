@@ -1,11 +1,13 @@
 """A container runtime for a real kubelet: containers are plain processes of this machine, with what kubelet gives them.
 
 A container has no file system of its own, so paths of its mounts are turned into those of the host, and what its
-/etc/ld.so.preload names becomes LD_PRELOAD.
+/etc/ld.so.preload names becomes LD_PRELOAD. One of our own image has them mounted, in a mount namespace of its own, and
+a cgroup of its own, where there are cgroups: with its end everything in it ends, as in a real one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import subprocess
@@ -22,6 +24,10 @@ from typing import Any
 import grpc
 from grpc_tools import protoc
 
+from hypervisor.workers.placing import tree_root
+from tests.daemon_process import wait_until
+
+IMAGE, ENTRYPOINT = "gpu-hypervisor", (sys.executable, "-m", "hypervisor")
 READY, NOT_READY = 0, 1
 CREATED, RUNNING, EXITED = 0, 1, 2
 
@@ -58,6 +64,7 @@ class Container:
     started_at: int = 0
     finished_at: int = 0
     process: subprocess.Popen[bytes] | None = None
+    cgroup: Path | None = None
 
     @property
     def state(self) -> int:
@@ -66,7 +73,21 @@ class Container:
         if self.process.poll() is None:
             return RUNNING
         self.finished_at = self.finished_at or time.time_ns()
+        self.end()
         return EXITED
+
+    def end(self, grace: float = 0.0) -> None:
+        """End it, with all that lives in it."""
+        if self.process is None:
+            return
+        if grace:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace)
+        self.process.kill()
+        if self.cgroup is not None:
+            (self.cgroup / "cgroup.kill").write_text("1")
+        self.process.wait()
 
 
 class ContainerRuntime:
@@ -90,9 +111,8 @@ class ContainerRuntime:
     def close(self) -> None:
         self._server.stop(0).wait()
         for container in self._containers.values():
-            if container.process is not None and container.process.poll() is None:
-                container.process.kill()
-                container.process.wait()
+            container.end()
+            self._remove_cgroup(container)
 
     # --- itself
 
@@ -177,6 +197,8 @@ class ContainerRuntime:
     def StartContainer(self, request, context):
         container = self._containers[request.id]
         command = [*container.config.command, *container.config.args]
+        if container.config.image.image.startswith(IMAGE):
+            command = self._in_its_own(container, request.id, [*ENTRYPOINT, *command])
         container.process = subprocess.Popen(
             command, env=self._environment(container.config), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -185,14 +207,16 @@ class ContainerRuntime:
 
     def StopContainer(self, request, context):
         container = self._containers.get(request.id)
-        if container is not None and container.process is not None:
-            container.process.kill()
-            container.process.wait()
+        if container is not None:
+            container.end(grace=min(request.timeout, 5) if container.cgroup is not None else 0)
         return self._api.Nothing()
 
     def RemoveContainer(self, request, context):
         with self._lock:
-            self._containers.pop(request.id, None)
+            container = self._containers.pop(request.id, None)
+        if container is not None:
+            container.end()
+            self._remove_cgroup(container)
         return self._api.Nothing()
 
     def ListContainers(self, request, context):
@@ -258,6 +282,28 @@ class ContainerRuntime:
         return self._api.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
 
     # --- what a container sees
+
+    def _in_its_own(self, container: Container, name: str, command: list[str]) -> list[str]:
+        """The command behind mounts and in a cgroup of its own."""
+        steps = [f"mount -t tmpfs none {each}" for each in ("/var/lib", "/var/log", "/run")]
+        for mount in sorted(container.config.mounts, key=lambda mount: mount.container_path):
+            inside, source = mount.container_path, self._on_host(mount.host_path)
+            if inside.startswith(("/dev/", "/etc/hosts")):
+                continue
+            made = f"mkdir -p {inside}" if source.is_dir() else f"mkdir -p $(dirname {inside}) && touch {inside}"
+            steps += [made, f"mount --bind {source} {inside}"]
+        root = tree_root()
+        if root is not None:
+            container.cgroup = root / f"container-{name[:12]}"
+            container.cgroup.mkdir()
+            steps.insert(0, f"echo $$ > {container.cgroup}/cgroup.procs")
+        return ["unshare", "--mount", "sh", "-c", " && ".join([*steps, 'exec "$@"']), "sh", *command]
+
+    def _remove_cgroup(self, container: Container) -> None:
+        if container.cgroup is not None and container.cgroup.exists():
+            events = container.cgroup / "cgroup.events"
+            wait_until(lambda: "populated 0" in events.read_text(), "the end of a container's processes")
+            container.cgroup.rmdir()
 
     def _on_host(self, path: str) -> Path:
         """Kubelet has its directory at a path of its own."""
