@@ -146,12 +146,12 @@ class MemoryBounds:
         path = _unified(text)
         if path is None or self._started(pid) != start:
             return None
-        lives, owner = residence(text), allocation.spec.owner
+        lives, owner, path = residence(text), allocation.spec.owner, self._control.at(path)
         if owner.kind is OwnerKind.POD:
             return self._control.root / container_path(path) if lives.pod_uid == owner.pod_uid else None
         if self._home is None or lives.container_id:
             return None
-        now = self._control.root / path.lstrip("/")
+        now = self._control.root / path
         own = self._home / _FOLDER / allocation.uid
         if self._home in now.parents:
             return own if now == own else None  # a worker has the limit where it lives

@@ -42,6 +42,10 @@ class DriverLimits(Protocol):
         ...
 
 
+def _from_the_top(told: str) -> str:
+    return told.lstrip("/")
+
+
 def _nobody() -> bool | None:
     return False
 
@@ -50,12 +54,14 @@ def _nobody() -> bool | None:
 class MemoryControl:
     """VRAM limits in a cgroup-v2 tree. Cards are named by bus id, as NVML spells it. Methods raise MemoryControlError.
 
-    driver_has_it: whether the driver is new enough for `driver` to be asked; None while it has not answered.
+    at: the path from the top of what /proc/PID/cgroup tells. driver_has_it: whether the driver is new enough for
+    `driver` to be asked; None while it has not answered.
     """
 
     root: Path
     driver: DriverLimits | None = None
     driver_has_it: Callable[[], bool | None] = _nobody
+    at: Callable[[str], str] = _from_the_top
     _without: set[str] = field(default_factory=set)  # cards for which the driver said that it has no limits
     _known: tuple[float, tuple[str, ...]] = (float("-inf"), ())
 

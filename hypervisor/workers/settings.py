@@ -9,7 +9,7 @@ import hypervisor
 from hypervisor.config import Settings
 from hypervisor.workers.backoff import Backoff
 from hypervisor.workers.cgroup import MemoryControl
-from hypervisor.workers.placing import cgroup_for, tree_root
+from hypervisor.workers.placing import AUTO, cgroup_for, tree
 
 SHIM = Path(hypervisor.__file__).resolve().parent / "native" / "worker-shim"
 
@@ -35,13 +35,12 @@ class WorkerSettings:
     @classmethod
     def of(cls, settings: Settings) -> WorkerSettings:
         """From the daemon's settings."""
-        root = tree_root()
+        found = tree()
         return cls(
-            memory=MemoryControl(root) if root is not None else None,
+            memory=MemoryControl(found.root, at=found.at) if found is not None else None,
             directory=settings.state_path / "workers",
             launcher=Path(settings.worker_launcher.removeprefix("unix:")) if settings.worker_launcher else None,
-            # A launcher starts them where it lives itself.
-            cgroup=None if settings.worker_launcher else cgroup_for(settings.worker_cgroup, settings.state_path),
+            cgroup=_cgroup(settings),
             backoff=Backoff(
                 first_seconds=settings.worker_backoff_seconds,
                 most_seconds=max(settings.worker_backoff_most_seconds, settings.worker_backoff_seconds),
@@ -49,6 +48,14 @@ class WorkerSettings:
             ),
             log_bytes=settings.worker_log_mebibytes * 2**20,
             log_files=settings.worker_log_files,
-            cgroup_root=root or Path("/sys/fs/cgroup"),
+            cgroup_root=found.root if found is not None else Path("/sys/fs/cgroup"),
             most_processes=settings.worker_most_processes,
         )
+
+
+def _cgroup(settings: Settings) -> Path | None:
+    """A launcher starts workers where it lives itself. In a cluster without one they stay in the daemon's Pod: outside
+    of it nobody would count what they use."""
+    if settings.worker_launcher or (settings.kubernetes and settings.worker_cgroup == AUTO):
+        return None
+    return cgroup_for(settings.worker_cgroup, settings.state_path)

@@ -291,7 +291,7 @@ class ContainerRuntime:
             if inside.startswith(("/dev/", "/etc/hosts")):
                 continue
             made = f"mkdir -p {inside}" if source.is_dir() else f"mkdir -p $(dirname {inside}) && touch {inside}"
-            steps += [made, f"mount --bind {source} {inside}"]
+            steps += [made, f"mount --rbind {source} {inside}"]
         root = tree_root()
         if root is not None:
             container.cgroup = root / f"container-{name[:12]}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -80,6 +81,13 @@ class RealKubelet:
         self._mounts.close()
 
 
+def _free_port() -> int:
+    """Several kubelets may run beside each other."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def _settings(socket: Path, logs: Path) -> dict[str, object]:
     """No cgroups, no eviction, nothing of the machine but the device manager and Pods."""
     nothing = dict.fromkeys(("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available"), "0%")
@@ -89,7 +97,7 @@ def _settings(socket: Path, logs: Path) -> dict[str, object]:
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
         "address": "127.0.0.1",
-        "port": 20250,
+        "port": _free_port(),
         "healthzPort": 0,
         "readOnlyPort": 0,
         "cgroupDriver": "cgroupfs",

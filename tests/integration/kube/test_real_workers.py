@@ -72,7 +72,7 @@ class Deployed:
     def _settle(self, daemon_set: dict[str, Any], logs: Path) -> None:
         for volume in daemon_set["spec"]["template"]["spec"]["volumes"]:
             path = volume.get("hostPath", {}).get("path", "/var/lib/kubelet")
-            if not path.startswith("/var/lib/kubelet"):
+            if not path.startswith(("/var/lib/kubelet", "/sys/")):
                 volume["hostPath"]["path"] = str(logs if path == "/var/log/pods" else f"{self.host}{path}")
 
     def pod(self, component: str) -> dict[str, Any] | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from hypervisor.config import Settings
 from hypervisor.model import RestartPolicy, WorkerSpec
+from hypervisor.workers import WorkerSettings
 from hypervisor.workers.backoff import Backoff
 from hypervisor.workers.decisions import Verdict, after_end
-from hypervisor.workers.placing import _root
+from hypervisor.workers.placing import Tree, _beginning, _mounted
 from hypervisor.workers.shim_files import last_lines, read_status, reason, write_start
 
 BACKOFF = Backoff(first_seconds=0.25, most_seconds=10, reset_seconds=60)
@@ -102,14 +105,40 @@ def test_a_start_file_can_not_be_broken_out_of(tmp_path: Path) -> None:
         write_start(tmp_path, spec, run=1, log_bytes=1, log_files=1, cgroup=None)
 
 
+HOST = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw"
+ABOVE = "44 23 0:26 /../../.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw"
+
+
 @pytest.mark.parametrize(
-    ("line", "root"),
+    ("lines", "found"),
     [
-        ("30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw", "/sys/fs/cgroup"),
-        ("30 23 0:26 / /sys/fs/cgroup ro,nosuid shared:4 - cgroup2 cgroup2 rw", None),
-        ("30 23 0:26 /kubepods/x /sys/fs/cgroup rw - cgroup2 cgroup2 rw", None),  # a container's part of it
-        ("31 23 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu", None),
+        ([HOST], (Path("/sys/fs/cgroup"), 0)),
+        (["30 23 0:26 / /sys/fs/cgroup ro,nosuid shared:4 - cgroup2 cgroup2 rw"], None),
+        (["30 23 0:26 /kubepods/x /sys/fs/cgroup rw - cgroup2 cgroup2 rw"], None),  # a container's part of it
+        (["31 23 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu"], None),
+        # In a container that has the machine's tree mounted over its own part.
+        ([HOST, ABOVE], (Path("/sys/fs/cgroup"), 3)),
     ],
 )
-def test_the_whole_cgroup_tree_is_found_and_no_part_of_it(line: str, root: str | None) -> None:
-    assert _root([line]) == (Path(root) if root else None)
+def test_the_whole_cgroup_tree_is_found_and_no_part_of_it(lines: list[str], found: tuple[Path, int] | None) -> None:
+    assert _mounted(lines) == found
+
+
+def test_where_our_paths_begin_is_found_by_where_we_are(tmp_path: Path) -> None:
+    for folder, pids in (("a/b", "7"), ("a/c", "8 9"), ("a/c/inner", "10")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "cgroup.procs").write_text(pids.replace(" ", "\n"))
+    assert _beginning(tmp_path, 2, 9, "0::/\n") == "/a/c"
+    assert _beginning(tmp_path, 2, 10, "1:cpu:/x\n0::/inner\n") == "/a/c"
+    assert _beginning(tmp_path, 2, 11, "0::/\n") is None  # in a PID namespace of our own
+    tree = Tree(tmp_path, "/a/c")
+    assert [tree.at(told) for told in ("/", "/inner", "/../b", "/../../x/y")] == ["a/c", "a/c/inner", "a/b", "x/y"]
+    assert Tree(tmp_path).at("/x/y") == "x/y"
+
+
+def test_in_a_cluster_workers_stay_in_a_pod() -> None:
+    settings = Settings(kubernetes=True, state_dir="/nowhere")
+    assert WorkerSettings.of(settings).cgroup is None
+    chosen = WorkerSettings.of(msgspec.structs.replace(settings, worker_cgroup="/sys/fs/cgroup/mine"))
+    assert chosen.cgroup is not None
+    assert chosen.cgroup.is_relative_to("/sys/fs/cgroup/mine")
