@@ -10,6 +10,8 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
+import trio
+
 from hypervisor.allocations import Allocations
 from hypervisor.kube.answers import ContainerAnswer, HostFiles, MpsShare, answer
 from hypervisor.kube.demands import Demands
@@ -25,6 +27,8 @@ from hypervisor.node.kubernetes_tentative import Tentative
 from hypervisor.node.kubernetes_view import Pods
 
 MOST_CONTAINERS = 64
+# So often others run before an answer for a Pod that is not known: enough for the watch to read what has come already.
+CATCH_UP_TURNS = 8
 
 
 class Answering:
@@ -60,6 +64,7 @@ class Answering:
         """Answer kubelet for each container. Raises Refusal, and then nothing is left of it."""
         self._check_ids(resource, containers)
         self._usable_cards()
+        await catch_up(lambda: all(self._tentative.is_awaited(resource, len(ids)) for ids in containers))
         made: list[Grant] = []
         try:
             for ids in containers:
@@ -169,3 +174,12 @@ class Answering:
             pipe_directory=found.get("CUDA_MPS_PIPE_DIRECTORY", ""),
             shared_memory=self._host.mps_shared_memory,
         )
+
+
+async def catch_up(known: Callable[[], bool]) -> None:
+    """Let others run until something is known, for some turns: nothing is waited for, but a watch whose lines lie there
+    has read them. Cancel-safe."""
+    for _ in range(CATCH_UP_TURNS):
+        if known():
+            return
+        await trio.lowlevel.checkpoint()

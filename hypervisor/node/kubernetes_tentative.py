@@ -6,7 +6,7 @@ can be chosen when kubelet asks. What was chosen and is not bound yet is counted
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import msgspec
@@ -140,21 +140,28 @@ class Tentative:
         """May the grant be for a Pod that wants a MIG instance? Then its container must see no whole card."""
         return any(demand.isolation is IsolationMode.PARTITIONED for _, _, demand in self._candidates(grant))
 
+    def is_awaited(self, resource: str, count: int) -> bool:
+        """Is a Pod known that asks for so many of this resource and has none yet?"""
+        return next(self._asking(resource, count), None) is not None
+
     def _candidates(self, grant: Grant) -> list[tuple[Pod, str, Demand]]:
         """Pods that may be the one, with what they ask for."""
-        bound = {each.pod_uid for each in self._grants.all}
         found = []
-        for pod in self._pods.pods.values():
-            if pod.ended or pod.deleting or pod.uid in bound:
-                continue
-            container = container_of(pod, grant.resource, len(grant.device_ids))
-            if container is None:
-                continue
+        for pod, container in self._asking(grant.resource, len(grant.device_ids)):
             try:
                 found.append((pod, container, self._demands.of(pod)))
             except AnnotationError:
                 continue  # it gets nothing whichever card it is given
         return found
+
+    def _asking(self, resource: str, count: int) -> Iterator[tuple[Pod, str]]:
+        bound = {each.pod_uid for each in self._grants.all}
+        for pod in self._pods.pods.values():
+            if pod.ended or pod.deleting or pod.uid in bound:
+                continue
+            container = container_of(pod, resource, count)
+            if container is not None:
+                yield pod, container
 
     def _pending(self) -> tuple[Allocation, ...]:
         """What is promised to grants that are not bound yet."""
