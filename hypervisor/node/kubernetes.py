@@ -14,6 +14,7 @@ import trio
 from hypervisor.allocations import Allocations
 from hypervisor.config import Settings
 from hypervisor.kube.answers import HostFiles
+from hypervisor.kube.checkpoint import Assignment
 from hypervisor.kube.demands import Demands
 from hypervisor.model import Condition, ConditionStatus, HealthCode, HealthState, Inventory, NodeSnapshot, OwnerKind
 from hypervisor.node.commands import Commands
@@ -144,7 +145,7 @@ class KubernetesNode:
         inventory = self._inventory()
         allocations = self._allocations
         if self.use.step(inventory, self.binder.assignments, allocations.all, allocations.usages):
-            self.binder.wake()
+            self.binder.try_again()
         self.follow(self._snapshot())
         self._granted = granted_to_containers(self._allocations)
         self._disk.write_cdi(
@@ -214,12 +215,17 @@ async def open_kubernetes(
             demands=demands,
             tentative=tentative,
         )
+
+        def learned(found: tuple[Assignment, ...]) -> None:
+            if use.step(inventory(), found, allocations.all, allocations.usages):
+                binding.try_again()
+
         asking = Asking(
             pods=pods,
             host=disk,
             grants=grants,
             ask_kubelet=lambda: host.call(client.list),
-            learned=lambda found: use.step(inventory(), found, allocations.all, allocations.usages),
+            learned=learned,
         )
         binder = Binder(
             allocations=allocations,

@@ -76,8 +76,6 @@ class Answering:
         answers = []
         for grant in made:
             allocation = await self._bind_by_index(grant) or await self._tentative.prepare(grant)
-            if allocation is not None and allocation.spec.isolation is IsolationMode.PARTITIONED:
-                self._describe_cards()  # a name that the CDI file does not have yet would stop the container
             answers.append(self._answer(grant, allocation))
         self._answered()
         return tuple(answers)
@@ -144,6 +142,8 @@ class Answering:
             cards = tuple(card for card in cards if card.uuid in granted)
         elif self._tentative.may_be_partitioned(grant):
             cards = ()
+        if not self._host.describes(cards):
+            self._describe_cards()  # a name that the CDI files do not have yet would stop the container
         return answer(
             str(self._allocations.directory_of(grant.uid)),
             self._files,

@@ -105,6 +105,11 @@ class Binder:
         self._asking.ask_soon()
         self.wake()
 
+    def try_again(self) -> None:
+        """The cards are in other hands than before: compare now, and what was refused too."""
+        self._binding.try_again()
+        self.wake()
+
     async def run(self) -> None:
         """Compare for ever: when something changed, soon after a grant, and now and then. Cancel-safe."""
         while True:

@@ -27,7 +27,8 @@ from hypervisor.node.kubernetes_recovery import replace_owner
 from hypervisor.node.kubernetes_tentative import Tentative
 
 log = structlog.get_logger("kubernetes")
-# What was refused is tried again: others may have ended meanwhile. A change of the Pod is tried at once.
+# What was refused is tried again: others may have ended meanwhile. A change of the Pod is tried at once, and so is all
+# when a share was given back or a card has come into other hands.
 RETRY_SECONDS = 5.0
 
 
@@ -57,6 +58,10 @@ class Binding:
         self._refused: dict[str, tuple[object, float]] = {}  # by key: what was refused, and when it is tried again
         self.unpublished = False  # something was granted that the node's state does not show yet
         self.bound = self.released = self.discarded = self.changed = self.refusals = 0  # since the start
+
+    def try_again(self) -> None:
+        """Something has changed by which what was refused may fit now."""
+        self._refused = {key: (attempt, 0.0) for key, (attempt, _) in self._refused.items()}
 
     async def bind(self, grant: Grant, pod: Pod, container: str, *, answering: bool = False) -> Allocation | None:
         """Give a grant to a container; None where that is refused. answering: it has not been told anything yet."""
@@ -152,6 +157,7 @@ class Binding:
             log.warning("an allocation could not be released and is tried again", id=allocation_id, reason=str(refusal))
             return
         self.released += 1
+        self.try_again()
         log.info("released", id=allocation_id, why=why)
 
     def discard(self, grant: Grant) -> None:

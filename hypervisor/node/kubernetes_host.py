@@ -38,6 +38,11 @@ class Host:
         self._checkpoint_turn = trio.Lock()
         self.checkpoint_failing = ""
         self.cdi_failing = ""
+        self._described: frozenset[str] | None = None  # None: not written yet
+
+    def describes(self, cards: Iterable[GpuIdentity]) -> bool:
+        """Do the CDI files name these cards, as they were last written?"""
+        return self._described is not None and self._described.issuperset(card.uuid for card in cards)
 
     def provide(self, workload_environment: Mapping[str, str]) -> HostFiles:
         """Put the library and its ld.so.preload where containers are given them from; what runs keeps the file that it
@@ -163,6 +168,7 @@ class Host:
             self.cdi_failing = f"CDI files can't be written in {directory}: {error.strerror}"
         else:
             self.cdi_failing = ""
+            self._described = frozenset(card.uuid for card in cards)
 
     def _sees_processes(self) -> bool:
         """Without the host's PID namespace, processes of the host look as if they had ended: the first process would

@@ -51,7 +51,8 @@ def witness(shared_node: KubeNode) -> Iterator[dict]:
 def test_a_wrong_demand_is_an_event_and_no_share(
     any_node: KubeNode, bystander: dict, annotations: dict[str, str], reason: str, words: str
 ) -> None:
-    document, given = any_node.run(pod(f"bad-{uuid.uuid4().hex[:6]}", **annotations))
+    # Known when kubelet asks: of a Pod that was not, a MIG instance would be refused for that.
+    document, given = any_node.run(pod(f"bad-{uuid.uuid4().hex[:6]}", **annotations), known=True)
     uid = document["metadata"]["uid"]
     event = any_node.wait_event(uid, reason)
     assert words in event["message"]

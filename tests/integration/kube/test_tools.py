@@ -77,6 +77,7 @@ def test_proxy_cdi_and_declarations(make_node, tmp_path: Path) -> None:
         resources = stub.GetAllocatableResources(api.AllocatableResourcesRequest(), timeout=5).devices
         assert INDEX_0 in {each.resource_name for each in resources}
 
+    # Written before kubelet was answered: the runtime looks the card up at once.
     cards = json.loads((tmp_path / "cdi" / "tensor-fusion.json").read_text())
     assert len(cards["devices"]) == 8
     wait_until(lambda: (tmp_path / "cdi" / "tensor-fusion-allocations.json").exists(), "the file of allocations")
