@@ -10,6 +10,7 @@ from hypervisor.allocations.environment import limit_file_variable
 from hypervisor.allocations.overhead import Overhead
 from hypervisor.allocations.processes import ProcessTable
 from hypervisor.limits import LimitFileError, LimitFiles, Message, MessageCode, UsageSurvey
+from hypervisor.limits.aligned import Aligned
 from hypervisor.limits.control import Correction
 from hypervisor.model import (
     Allocation,
@@ -48,6 +49,7 @@ class DeviceMemory:
     active_at: float | None = None  # when a charge was last seen
     a_launch_ns: float = 0.0  # GPU time that a launch was charged in the mean, as of the last round
     attributed: bool = False  # the driver tells how busy each process is, as of the last round
+    aligned: Aligned = field(default_factory=Aligned)
     window_at: float | None = None  # end of the last window that was taken into account; None: there are none
     recent_busy: tuple[tuple[float, float], ...] = ()  # (time, busy ratio) of the last readings
     costs: tuple[LearnedCost, ...] = ()

@@ -51,7 +51,7 @@ def follow(all_held: Iterable[Held], windows: Mapping[str, BusyWindow], tell: Te
                         under_way=is_under_way(held, place, charged),
                     )
                     busy = _busy_in(held, window) if memory.attributed else None
-                    correct(held, place, busy, window.ended_at, known, tell)
+                    _correct_in_a_row(held, place, busy, window.ended_at, known, tell)
 
 
 def is_steered(held: Held) -> bool:
@@ -79,28 +79,54 @@ def _busy_in(held: Held, window: BusyWindow) -> float | None:
 def correct(held: Held, place: int, busy_ratio: float | None, busy_at: float, charged: Charged, tell: Tell) -> None:
     """Take one reading of the driver into account: the busy share of all processes of the allocation in the window
     that ended at busy_at; None where it does not tell of each of them."""
-    memory, grant = held.devices[place], held.allocation.grants[place]
-    if held.allocation.spec.isolation is not IsolationMode.SOFT or held.files is None:
+    if _is_corrected(held):
+        _take(held, place, _reading(held, place, busy_ratio, busy_at, charged), tell)
+
+
+def _correct_in_a_row(
+    held: Held, place: int, busy_ratio: float | None, busy_at: float, charged: Charged, tell: Tell
+) -> None:
+    """The same where no window is missed: each is compared with what was done in it, once that is known."""
+    if not _is_corrected(held) or held.files is None or held.files.usage is None:
         return
+    reading = _reading(held, place, busy_ratio, busy_at, charged)
+    try:
+        ready = held.devices[place].aligned.after(reading, held.files.usage, place)
+    except LimitFileError:
+        return  # which is told by who surveys it
+    if ready is not None:
+        _take(held, place, ready, tell)
+
+
+def _is_corrected(held: Held) -> bool:
+    return held.allocation.spec.isolation is IsolationMode.SOFT and held.files is not None
+
+
+def _reading(held: Held, place: int, busy_ratio: float | None, busy_at: float, charged: Charged) -> Reading:
+    memory, grant = held.devices[place], held.allocation.grants[place]
+    return Reading(
+        busy_ratio=busy_ratio,
+        busy_at=busy_at,
+        charged_ns=charged.total_ns,
+        a_launch_ns=charged.a_launch_ns,
+        charged_at=charged.at,
+        under_way=charged.under_way,
+        share=_share_in_force(memory, grant.limit_share_ppm / SHARE_FULL_PPM),
+    )
+
+
+def _take(held: Held, place: int, reading: Reading, tell: Tell) -> None:
+    assert held.files is not None
+    memory = held.devices[place]
     try:
         if memory.correction is None:
             written = held.files.shm.control(place).correction_ppm
             memory.correction = Correction(value=(written or SHARE_FULL_PPM) / SHARE_FULL_PPM)
         before = memory.correction
-        memory.correction = before.after(
-            Reading(
-                busy_ratio=busy_ratio,
-                busy_at=busy_at,
-                charged_ns=charged.total_ns,
-                a_launch_ns=charged.a_launch_ns,
-                charged_at=charged.at,
-                under_way=charged.under_way,
-                share=_share_in_force(memory, grant.limit_share_ppm / SHARE_FULL_PPM),
-            )
-        )
+        memory.correction = before.after(reading)
         if memory.correction.value != before.value:
             ppm = round(memory.correction.value * SHARE_FULL_PPM)
-            held.files.shm.set_correction(place, ppm, round(busy_at * _NS))
+            held.files.shm.set_correction(place, ppm, round(reading.busy_at * _NS))
     except LimitFileError as error:
         held.lose_files(error)
         return

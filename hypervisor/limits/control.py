@@ -49,7 +49,8 @@ LEVEL_SECONDS = 0.3  # windows of a sixth of a second hold one launch of 20 ms m
 class Reading:
     """One look: the share of time that the driver saw the processes busy in the window that ended at busy_at (None: it
     does not say), GPU time charged so far at charged_at and how much of that a launch was in the mean, and the share in
-    force, what was lent included. under_way: charged work has not ended, and none was charged, since a while before."""
+    force, what was lent included. covered_ns: on top of that, the time up to busy_at in which long launches were under
+    way. under_way: charged work has not ended, and none was charged, since a while before."""
 
     busy_ratio: float | None
     busy_at: float
@@ -58,6 +59,7 @@ class Reading:
     charged_at: float
     share: float
     under_way: bool = False
+    covered_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ class Correction:
         assert last is not None
         assert reading.busy_ratio is not None
         x, share = min(reading.busy_ratio, 1.0), reading.share
-        passed = max(reading.busy_at - last.busy_at, 0.0)
+        passed = reading.busy_at - last.busy_at  # above 0, as _unusable() sees to
         level = x if self.level is None else self.level + (x - self.level) * -math.expm1(-passed / LEVEL_SECONDS)
         over = level > share + OVER_POINTS
         watched = replace(
@@ -187,6 +189,7 @@ class Correction:
             # What was learned to cost too much costs less now; charges are right again before more is learned.
             watched = replace(watched, value=min(1.0, self.value * level / share), evidence=_Evidence())
         u = (reading.charged_ns - last.charged_ns) / 1e9 / (reading.charged_at - last.charged_at)
+        u = max(u + (reading.covered_ns - last.covered_ns) / 1e9 / passed, 0.0)
         if u == 0 and reading.under_way and last.under_way:
             u = 1.0  # one piece of work fills the window, and will be charged all of it when it ends
         if u < BUSY_FLOOR and x < BUSY_FLOOR:
@@ -266,7 +269,7 @@ def _unusable(reading: Reading, last: Reading | None) -> str:
         return _SAME
     if reading.charged_at - last.charged_at > STALE_SECONDS or reading.charged_at - reading.busy_at > STALE_SECONDS:
         return "a reading too long after the one before"
-    if reading.charged_ns < last.charged_ns - MOST_RETURNED_NS:
+    if reading.charged_ns < last.charged_ns - MOST_RETURNED_NS or reading.covered_ns < last.covered_ns:
         return "charges that went back"
     return ""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from hypervisor.limits._abi import ffi, lib
 from hypervisor.limits.costs import CostEntry, read_costs
+from hypervisor.limits.coverage import covered_ns
 from hypervisor.limits.findings import Finding, LimitFileError
 from hypervisor.limits.layout import HEADER_BYTES, FileKind, Header, parse_header, usage_view
 from hypervisor.limits.messages import Message, newest_message, read_messages
@@ -23,6 +24,7 @@ from hypervisor.limits.shm import check_shape, open_regular
 TOTAL_BYTES_MASK = 2**44 - 1
 FULL_SURVEY_SECONDS = 10.0
 _CHARGED_OFFSET = ffi.offsetof("struct hv_device_usage", "charged_ns")
+_BRIEF_OFFSET = ffi.offsetof("struct hv_device_usage", "brief_ns")
 
 
 class SlotPhase(IntEnum):
@@ -115,6 +117,8 @@ class UsageFile:
         self._full_survey_at = float("-inf")
         self._messages_offset = header.sections[lib.HV_SECTION_MESSAGES].offset
         self._costs_offset = header.sections[lib.HV_SECTION_COSTS].offset
+        coverage = header.sections.get(lib.HV_SECTION_COVERAGE)
+        self._coverage_offset = coverage.offset if coverage is not None else None
         self._next_message = 0
         self._last_message = 0
         self.identity = header.identity
@@ -178,6 +182,22 @@ class UsageFile:
     def charged_ns(self, device: int) -> int:
         """GPU time charged on a device since the file was made; one small read, for every control step."""
         return self._word(self._view.devices_offset + device * self._view.device_stride + _CHARGED_OFFSET)
+
+    def brief_ns(self, device: int) -> int:
+        """Of charged_ns() what is not on the line of moments; 0 where the limiter does not tell that."""
+        if self._coverage_offset is None:
+            return 0
+        word = self._word(self._view.devices_offset + device * self._view.device_stride + _BRIEF_OFFSET)
+        return word if word < 2**63 else 0  # less than none was not counted by a limiter
+
+    def covered_ns(self, device: int, begin_ns: int, end_ns: int) -> int:
+        """How long of this time (CLOCK_MONOTONIC) a long launch was under way, as far as it was told by now."""
+        if self._descriptor < 0 or self._coverage_offset is None:
+            return 0
+        try:
+            return covered_ns(self._descriptor, self._coverage_offset, device, begin_ns, end_ns)
+        except OSError as error:
+            raise LimitFileError(Finding.UNREADABLE, f"{self._path} can't be read: {error.strerror}") from error
 
     def _word(self, offset: int) -> int:
         if self._descriptor < 0:

@@ -247,7 +247,8 @@ struct hv_device_usage {
     uint64_t host_bytes;     /* pinned host memory, same protocol as total */
     uint64_t line2[7];
     uint64_t charged_ns;     /* GPU time charged since the file was made */
-    uint64_t line3[7];
+    uint64_t brief_ns;       /* of that, all but long launches: those are in hv_coverage. 0: nobody tells */
+    uint64_t line3[6];
 };
 
 /* Which slots may be other than FREE; a hint that saves readers from touching
@@ -419,6 +420,7 @@ HV_ASSERT_OFFSET(hv_device_usage, returned_ns, 104);
 HV_ASSERT_OFFSET(hv_device_usage, long_times, 112);
 HV_ASSERT_OFFSET(hv_device_usage, host_bytes, 128);
 HV_ASSERT_OFFSET(hv_device_usage, charged_ns, 192);
+HV_ASSERT_OFFSET(hv_device_usage, brief_ns, 200);
 HV_ASSERT_SIZE(hv_device_usage, 256);
 
 HV_ASSERT_SIZE(hv_slot_occupancy, 64);

@@ -56,6 +56,22 @@ uint64_t hv_bucket_charge(uint64_t *bucket, const struct hv_bucket_terms *terms,
     return arrival > ahead ? arrival - ahead : 0;
 }
 
+uint64_t hv_bucket_charge_since(uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t gpu_ns,
+                                uint64_t since_ns, uint64_t until_ns)
+{
+    uint64_t wall = hv_bucket_wall_ns(gpu_ns, terms->share_ppm);
+    uint64_t word = hv_load_relaxed(bucket); /* carries no other data */
+    uint64_t from, to;
+    do {
+        from = word < since_ns ? since_ns : word;
+        to = from + wall < until_ns ? from + wall : until_ns;
+        if (to <= from)
+            return gpu_ns;
+    } while (!hv_cas_relaxed(bucket, &word, to));
+    uint64_t put = hv_bucket_gpu_ns(to - from, terms->share_ppm);
+    return put < gpu_ns ? gpu_ns - put : 0;
+}
+
 void hv_bucket_give_back(uint64_t *bucket, uint64_t wall_ns)
 {
     uint64_t word = hv_load_relaxed(bucket);

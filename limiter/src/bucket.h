@@ -56,6 +56,11 @@ struct hv_bucket_terms {
 uint64_t hv_bucket_charge(uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t gpu_ns, uint64_t now_ns,
                           uint64_t *wall_ns);
 
+/* Work that began at since_ns takes gpu_ns more than it was charged: put that
+ * where its charge stood, but nothing beyond until_ns. Returns what is left. */
+uint64_t hv_bucket_charge_since(uint64_t *bucket, const struct hv_bucket_terms *terms, uint64_t gpu_ns,
+                                uint64_t since_ns, uint64_t until_ns);
+
 /* Take a charge back. */
 void hv_bucket_give_back(uint64_t *bucket, uint64_t wall_ns);
 

@@ -4,7 +4,8 @@
 
 #define FEW 8
 #define MEAN_OVER 16
-#define SLOWLY 1024
+#define SLOWLY 16384
+#define SOON 256
 #define NEAR_PART 4 /* times up to a quarter longer are the launch's own scatter; beyond lie others' turns */
 
 struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t key, uint32_t device, uint32_t kind,
@@ -56,7 +57,7 @@ static uint64_t next_cost(const struct hv_function *function, const struct hv_me
     if (function->is_long)
         return function->mean_ns * measured->long_part_ppm / HV_SHARE_FULL_PPM; /* a mean of 32-bit numbers */
     if (slowly && cost != 0 && function->undisturbed_ns > cost)
-        return cost + (function->undisturbed_ns - cost + SLOWLY - 1) / SLOWLY;
+        return cost + (function->undisturbed_ns - cost) / (measured->too_little ? SOON : SLOWLY) + 1;
     return function->undisturbed_ns;
 }
 

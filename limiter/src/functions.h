@@ -93,12 +93,14 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
 /* Takes a measured time into account. long_part_ppm: what of long times is the
  * Pod's GPU time. beside_others: launches of this process run beside each other,
  * so that times differ with how many do; then a cost rises slowly, because what
- * of it is GPU time was found out for a cost that stays. One thread at a time
- * for each entry. */
+ * of it is GPU time was found out for a cost that stays. too_little: the driver
+ * sees more GPU time than charges, so times that are higher than the cost are
+ * the launch's own. One thread at a time for each entry. */
 struct hv_measured {
     uint64_t ns;
     uint32_t long_part_ppm;
     bool beside_others;
+    bool too_little;
     uint64_t at_ns;
 };
 

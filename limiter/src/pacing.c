@@ -1,21 +1,13 @@
 #include "pacing.h"
 
-#include "bucket.h"
 #include "costs.h"
 #include "driver.h"
 #include "memory.h"
+#include "pacing_gate.h"
 #include "process.h"
 
-#define NS_PER_MS UINT64_C(1000000)
-
-/* How much GPU time is paid for in one go, in wall time of the bucket: small
- * against the 20 ms that a launch may be stalled, large against the cost of
- * the slow path. */
-#define SLICE_WALL_NS (2 * NS_PER_MS)
-#define MOST_COUNTED_WAITERS 64
-
 /* Of a function whose cost is not known one launch may be under way: it is
- * charged a guess, and all that it takes beyond that is debt. */
+ * charged a guess, and what it takes beyond that once it has ended. */
 #define UNLEARNED_IN_FLIGHT 1
 
 /* Most charged work that may be unfinished, and how long a launch waits for
@@ -31,178 +23,23 @@
 #define SAMPLE_INTERVAL_NS (10 * NS_PER_MS)
 #define SAMPLE_CHARGED_NS (5 * NS_PER_MS)
 
-/* A charge that was too high by more than this part of it is set right: it was
- * learned while others had their turns on the device. */
-#define OVERCHARGED_PART 4
-
-/* Longest time between two looks of one who waits for its place: places move up
- * when others get back what they were charged too much. */
-#define LOOK_AGAIN_NS (5 * NS_PER_MS)
-
-/* Devices of one Pod let launches go at common moments, so that the ranks of a
- * collective that wait on several of them go on together. Less than half of the
- * smallest window, so that what is rounded up is made up for. */
-#define STEP_NS SLICE_WALL_NS
-
-/* What one charge pays of a debt, in wall time. Of those who wait together the
- * first pays all of it and the n-th its n-squared-th part, so that with their
- * slices they stay within the 20 ms that a launch may wait beyond its own time
- * and that of those before it. */
-#define REPAID_WALL_NS (8 * NS_PER_MS)
-/* Or this part of the launch's own cost, and more where that is very long: where
- * many wait, or launch seldom, they would be in debt for ever. */
-#define REPAID_PART 16
-#define REPAID_SELDOM_PART 4
-#define SELDOM_NS (200 * NS_PER_MS)
-
 /* Launches between two looks at the counters. */
 #define LAUNCHES_PER_LOOK 256
 
 uint32_t hv_captures;
 
-/* ---- where a launch stands ---- */
-
-struct gate {
-    struct hv_process *process;
-    struct hv_process_slot *slot;
-    const struct hv_device_control *control;
-    struct hv_device_usage *usage;
-    struct hv_device_terms terms;
-    uint32_t device;
-    uint32_t share_ppm; /* HV_SHARE_FULL_PPM: not limited */
-    uint32_t correction_ppm;
-    uint32_t overlap_ppm; /* what of a cost is GPU time: see hv_sampler_overlap_ppm */
-    uint64_t now_ns;
-};
-
-/* GPU time of launches that were paid for together. */
-static uint64_t overlapped(const struct gate *gate, uint64_t cost_ns)
-{
-    return hv_bucket_gpu_ns(cost_ns, gate->overlap_ppm); /* the same product */
-}
-
-/* The driver does not count copies as GPU time, so they are neither corrected nor compared with it. */
-static uint64_t corrected(const struct gate *gate, bool copy, uint64_t gpu_ns)
-{
-    return copy ? gpu_ns : hv_bucket_gpu_ns(gpu_ns, gate->correction_ppm); /* the same product */
-}
-
-static struct hv_bucket_terms bucket_terms(const struct gate *gate)
-{
-    return (struct hv_bucket_terms){
-        .share_ppm = gate->share_ppm, .burst_ns = gate->terms.burst_ns, .debt_ns = gate->terms.debt_limit_ns};
-}
-
-/* Whoever sees first that the share changed makes the bucket's time ahead of
- * the clock the same GPU time at the new share. Killed in between, it leaves
- * only a wait that is too long or too short by what was ahead. */
-static void follow_share(struct gate *gate)
-{
-    uint64_t scaled_to = hv_load_relaxed(&gate->usage->bucket_share_ppm);
-    if (scaled_to == gate->share_ppm || !hv_cas_acq_rel(&gate->usage->bucket_share_ppm, &scaled_to, gate->share_ppm))
-        return;
-    if (scaled_to == 0 || scaled_to > HV_SHARE_FULL_PPM) /* a fresh file, or a scribbled one */
-        return;
-    hv_bucket_rescale(&gate->usage->bucket_ns, (uint32_t)scaled_to, gate->share_ppm, gate->now_ns);
-}
-
-/* Read what is in force now. */
-static void look(struct gate *gate)
-{
-    gate->now_ns = hv_os_now_ns();
-    (void)hv_terms_read(hv_files(), gate->device, &gate->terms); /* a device that left keeps its last limits */
-    const struct hv_share_terms share = {.limit_ppm = gate->terms.limit_share_ppm,
-                                         .policy = gate->terms.policy,
-                                         .borrowed = hv_load_relaxed(&gate->control->borrowed),
-                                         .contracted = hv_load_relaxed(&gate->control->contracted)};
-    gate->share_ppm = gate->terms.isolation_mode == HV_ISOLATION_SOFT ? hv_effective_share(&share, gate->now_ns)
-                                                                      : HV_SHARE_FULL_PPM;
-    gate->correction_ppm = hv_plausible_correction(hv_load_relaxed(&gate->control->correction_ppm));
-    gate->overlap_ppm = hv_sampler_overlap_ppm(&gate->process->sampler, gate->device);
-    follow_share(gate);
-}
-
-static void wait_for_news(const struct gate *gate, uint64_t until_ns)
-{
-    /* The low half of the generation is the futex word; little-endian, as both
-     * of our processors are. */
-    const uint32_t *word = (const uint32_t *)(const void *)&hv_files()->state->generation;
-    hv_os_wait_on_word(word, (uint32_t)gate->terms.generation, until_ns);
-}
-
 /* ---- the daemon's gate ---- */
 
-static void pass_freeze(struct gate *gate)
+static void pass_freeze(struct hv_gate *gate)
 {
     uint32_t frozen;
     while ((frozen = hv_load_acquire_32(&gate->control->freeze)) != 0) {
         hv_os_wait_on_word(&gate->control->freeze, frozen, gate->now_ns + 1000 * NS_PER_MS);
-        look(gate);
+        hv_gate_look(gate);
     }
 }
 
-/* ---- measuring ---- */
-
-/* What the daemon compares with the driver's account. */
-static void count_for_daemon(struct gate *gate, bool copy, uint64_t gpu_ns)
-{
-    if (!copy)
-        hv_add_relaxed(&gate->usage->charged_ns, gpu_ns);
-}
-
-/* A charge was too low: debt, and accounted for from now on. */
-static void charge_later(struct gate *gate, uint64_t gpu_ns)
-{
-    struct hv_bucket_terms terms = bucket_terms(gate);
-    hv_debt_add(&gate->usage->debt_ns, &terms, corrected(gate, false, gpu_ns));
-    count_for_daemon(gate, false, gpu_ns);
-}
-
-/* A charge was too high: it pays what is owed, and whoever waits has its place
- * behind this charge and moves up by the rest. */
-static void give_back(struct gate *gate, bool copy, uint64_t gpu_ns)
-{
-    uint64_t left = corrected(gate, copy, gpu_ns);
-    left -= hv_debt_lower(&gate->usage->debt_ns, left);
-    uint64_t wall = hv_bucket_wall_ns(left, gate->share_ppm);
-    hv_bucket_give_back(&gate->usage->bucket_ns, wall);
-    hv_add_relaxed(&gate->usage->returned_ns, wall);
-    count_for_daemon(gate, copy, 0 - gpu_ns); /* modulo 2^64: less */
-}
-
-static void settle(struct gate *gate, const struct hv_sample_result *result)
-{
-    if (result->device != gate->device || gate->share_ppm >= HV_SHARE_FULL_PPM)
-        return;
-    uint64_t charged = overlapped(gate, result->charged_ns);
-    if (result->settled && result->used_ns > charged)
-        charge_later(gate, result->used_ns - charged);
-    else if (result->settled)
-        give_back(gate, false, charged - result->used_ns);
-    else if (result->measured_ns < result->charged_ns - result->charged_ns / OVERCHARGED_PART)
-        give_back(gate, result->copy, overlapped(gate, result->charged_ns - result->measured_ns));
-}
-
-static void tell_unfinished(struct gate *gate)
-{
-    hv_store_relaxed(&gate->slot->devices[gate->device].unfinished_ns,
-                     hv_sampler_unfinished_ns(&gate->process->sampler, gate->device));
-}
-
-static void poll(struct gate *gate)
-{
-    struct hv_sample_result results[HV_SAMPLER_RESULTS];
-    struct hv_sampler *sampler = &gate->process->sampler;
-    uint32_t count = hv_sampler_poll(sampler, hv_files(), gate->now_ns, results);
-    for (uint32_t i = 0; i < count; i++)
-        settle(gate, &results[i]);
-    for (uint32_t i = 0; i < count; i++)
-        hv_costs_publish(results[i].function, gate->now_ns);
-    if (count != 0)
-        tell_unfinished(gate);
-}
-
-static bool must_wait_for_work(const struct gate *gate, struct hv_function *function)
+static bool must_wait_for_work(const struct hv_gate *gate, struct hv_function *function)
 {
     const struct hv_sampler *sampler = &gate->process->sampler;
     bool unlearned = hv_load_relaxed(&function->cost_ns) == 0;
@@ -214,19 +51,19 @@ static bool must_wait_for_work(const struct gate *gate, struct hv_function *func
     return unlearned && !hv_costs_settled(function, gate->now_ns);
 }
 
-static void wait_for_work(struct gate *gate, struct hv_function *function)
+static void wait_for_work(struct hv_gate *gate, struct hv_function *function)
 {
     uint64_t nap = FIRST_NAP_NS;
     uint64_t patience_ends = gate->now_ns + PATIENCE_NS;
     while (gate->share_ppm < HV_SHARE_FULL_PPM && must_wait_for_work(gate, function) && gate->now_ns < patience_ends) {
-        wait_for_news(gate, gate->now_ns + nap);
+        hv_gate_wait(gate, gate->now_ns + nap);
         nap = nap * 2 < LONGEST_NAP_NS ? nap * 2 : LONGEST_NAP_NS;
-        look(gate);
-        poll(gate);
+        hv_gate_look(gate);
+        hv_gate_poll(gate);
     }
 }
 
-static bool should_sample(const struct gate *gate, const struct hv_function *function)
+static bool should_sample(const struct hv_gate *gate, const struct hv_function *function)
 {
     const struct hv_sampler *sampler = &gate->process->sampler;
     if (hv_load_relaxed_32(&function->samples) < HV_FIRST_SAMPLES ||
@@ -239,104 +76,17 @@ static bool should_sample(const struct gate *gate, const struct hv_function *fun
 
 /* ---- charging ---- */
 
-static void count_charge(struct gate *gate, bool copy, uint64_t cost_ns)
+static void count_charge(struct hv_gate *gate, bool copy, uint64_t cost_ns)
 {
     struct hv_slot_device *counters = &gate->slot->devices[gate->device];
     hv_add_relaxed(&gate->process->sampler.charged_ns[gate->device], cost_ns);
-    hv_add_relaxed(&counters->charged_ns, overlapped(gate, cost_ns));
-    count_for_daemon(gate, copy, overlapped(gate, cost_ns));
-}
-
-/* This one and those who wait already. */
-static uint32_t waiting(const struct gate *gate)
-{
-    uint32_t waiters = hv_load_relaxed_32(&gate->usage->waiters);
-    return 1 + (waiters < MOST_COUNTED_WAITERS ? waiters : MOST_COUNTED_WAITERS);
-}
-
-/* The count of those who wait. A killed one is not counted off by itself; but
- * whoever waits has a place ahead of the clock, so where nothing is ahead the
- * count is wrong and begins anew. Not below 0 for one that this meets. */
-static void count_waiter(struct gate *gate)
-{
-    hv_add_acq_rel_32(&gate->usage->waiters, 1);
-}
-
-static void count_off_waiter(struct gate *gate)
-{
-    uint32_t waiters = hv_load_relaxed_32(&gate->usage->waiters);
-    while (waiters != 0 && !__atomic_compare_exchange_n(&gate->usage->waiters, &waiters, waiters - 1, true,
-                                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
-    }
-}
-
-static void forget_lost_waiters(struct gate *gate)
-{
-    if (hv_load_relaxed_32(&gate->usage->waiters) != 0 && hv_load_relaxed(&gate->usage->bucket_ns) < gate->now_ns)
-        hv_store_relaxed_32(&gate->usage->waiters, 0);
-}
-
-/* Where the place is now that stood at start when *returned was the sum of what was given back. */
-static uint64_t moved_up(const struct gate *gate, uint64_t start, uint64_t *returned)
-{
-    uint64_t now_returned = hv_load_relaxed(&gate->usage->returned_ns);
-    uint64_t moved = now_returned - *returned; /* ever increasing; scribbled over, it ends this wait too early */
-    *returned = now_returned;
-    return start > moved ? start - moved : 0;
-}
-
-static uint64_t in_step(const struct gate *gate, uint64_t start)
-{
-    return gate->terms.device_count > 1 && start > gate->now_ns ? (start + STEP_NS - 1) / STEP_NS * STEP_NS : start;
-}
-
-/* Take a place in the bucket and wait for it. On news the place is given back
- * and taken anew at the share then in force. */
-static uint64_t pay(struct gate *gate, bool copy, uint64_t cost_ns)
-{
-    uint64_t began = gate->now_ns;
-    bool waited = false;
-    uint64_t paid = 0;
-    forget_lost_waiters(gate);
-    while (gate->share_ppm < HV_SHARE_FULL_PPM) {
-        struct hv_bucket_terms terms = bucket_terms(gate);
-        uint64_t generation = gate->terms.generation;
-        uint64_t wall;
-        uint64_t returned = hv_load_relaxed(&gate->usage->returned_ns);
-        uint32_t rank = waiting(gate);
-        paid = cost_ns + hv_bucket_gpu_ns(SLICE_WALL_NS / rank, gate->share_ppm); /* a slice beyond the launch itself */
-        uint64_t most = hv_bucket_gpu_ns(REPAID_WALL_NS / rank / rank, gate->share_ppm);
-        uint64_t part = cost_ns / (cost_ns > SELDOM_NS ? REPAID_SELDOM_PART : REPAID_PART);
-        most = most < part ? part : most;
-        uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms, most, gate->now_ns);
-        uint64_t gpu = corrected(gate, copy, overlapped(gate, paid)) + repaid;
-        uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, gpu, gate->now_ns, &wall);
-        if (start > gate->now_ns) {
-            waited = true;
-            count_waiter(gate);
-            start = in_step(gate, start);
-            while (start > gate->now_ns && gate->terms.generation == generation && gate->share_ppm == terms.share_ppm) {
-                wait_for_news(gate, start - gate->now_ns < LOOK_AGAIN_NS ? start : gate->now_ns + LOOK_AGAIN_NS);
-                look(gate);
-                poll(gate);
-                start = in_step(gate, moved_up(gate, start, &returned));
-            }
-            count_off_waiter(gate);
-        }
-        if (start <= gate->now_ns)
-            break;
-        hv_bucket_give_back(&gate->usage->bucket_ns, wall);
-        hv_debt_add(&gate->usage->debt_ns, &terms, repaid);
-        paid = 0;
-    }
-    if (waited)
-        hv_add_relaxed(&gate->slot->devices[gate->device].blocked_ns, gate->now_ns - began);
-    return paid;
+    hv_add_relaxed(&counters->charged_ns, hv_gate_overlapped(gate, cost_ns));
+    hv_gate_count(gate, copy, true, hv_gate_overlapped(gate, cost_ns));
 }
 
 /* ---- the thread's fast path ---- */
 
-static void flush_launches(struct gate *gate)
+static void flush_launches(struct hv_gate *gate)
 {
     struct hv_thread *thread = &hv_thread;
     hv_add_relaxed(&gate->slot->devices[gate->device].launches, thread->launches_granted - thread->launches_left + 1);
@@ -348,7 +98,7 @@ static void flush_launches(struct gate *gate)
 }
 
 /* The thread comes from another device, or from the parent of a fork. */
-static void move_thread(struct gate *gate)
+static void move_thread(struct hv_gate *gate)
 {
     struct hv_thread *thread = &hv_thread;
     if (thread->process_epoch == gate->process->epoch && thread->device == gate->device)
@@ -369,7 +119,7 @@ static void move_thread(struct gate *gate)
     thread->launches_left = 0;
 }
 
-static void prepare_thread(struct gate *gate)
+static void prepare_thread(struct hv_gate *gate)
 {
     struct hv_thread *thread = &hv_thread;
     bool limited = gate->share_ppm < HV_SHARE_FULL_PPM;
@@ -382,27 +132,6 @@ static void prepare_thread(struct gate *gate)
 
 /* ---- the slow path ---- */
 
-static bool open_gate(struct gate *gate, struct hv_process *process, CUdevice ordinal, CUresult *refused)
-{
-    *gate = (struct gate){.process = process, .device = hv_process_device(process, ordinal)};
-    gate->slot = hv_process_slot(process);
-    if (gate->slot == NULL) {
-        *refused = CUDA_ERROR_SYSTEM_NOT_READY;
-        return false;
-    }
-    if (gate->device >= HV_MAX_DEVICES) {
-        /* Not the Pod's. Where this library limits, that is a limit of 0. */
-        struct hv_device_terms first;
-        if (!hv_terms_read(hv_files(), 0, &first) || first.isolation_mode == HV_ISOLATION_SOFT)
-            *refused = CUDA_ERROR_NOT_PERMITTED;
-        return false;
-    }
-    gate->control = hv_files()->control[gate->device];
-    gate->usage = hv_files()->devices[gate->device];
-    look(gate);
-    return true;
-}
-
 static bool is_captured(const struct hv_launch *launch)
 {
     int status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -412,24 +141,24 @@ static bool is_captured(const struct hv_launch *launch)
            ask(launch->stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-static struct hv_function *function_of(const struct gate *gate, const struct hv_launch *launch)
+static struct hv_function *function_of(const struct hv_gate *gate, const struct hv_launch *launch)
 {
     uint64_t key = hv_function_key(launch->function, launch->blocks, launch->threads_per_block, gate->device);
     return hv_function_enter(&gate->process->functions, key, gate->device, (uint32_t)launch->kind, launch->function);
 }
 
-static void charge(struct gate *gate, struct hv_launch *launch, bool measurable)
+static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurable)
 {
     struct hv_thread *thread = &hv_thread;
     struct hv_function *function = function_of(gate, launch);
     bool copy = launch->kind == HV_LAUNCH_COPY;
-    poll(gate);
+    hv_gate_poll(gate);
     wait_for_work(gate, function);
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     uint64_t first_cost = hv_load_relaxed(&function->first_cost_ns);
     uint64_t charged = cost != 0 ? cost : first_cost != 0 ? first_cost : HV_GUESSED_COST_NS;
     if (thread->credit_ns < charged) {
-        uint64_t paid = pay(gate, copy, charged - thread->credit_ns);
+        uint64_t paid = hv_gate_pay(gate, copy, charged - thread->credit_ns);
         thread->credit_ns += paid;
         count_charge(gate, copy, paid);
         /* What is paid beyond this launch is taken to be for more of the same. */
@@ -440,19 +169,21 @@ static void charge(struct gate *gate, struct hv_launch *launch, bool measurable)
     thread->credit_ns -= charged < thread->credit_ns ? charged : thread->credit_ns;
     hv_costs_publish(function, gate->now_ns);
     bool surveyed = measurable && cost != 0 && launch->kind == HV_LAUNCH_KERNEL &&
-                    hv_sampler_wants(&gate->process->sampler, gate->device, launch->stream, launch->per_thread,
+                    hv_survey_wants(&gate->process->sampler, gate->device, launch->stream, launch->per_thread,
                                      gate->now_ns);
     if (measurable && (surveyed || should_sample(gate, function))) /* last: from here the device may be waiting for us */
         launch->sample = hv_sampler_begin(&gate->process->sampler, function, gate->device, launch->stream,
                                           launch->per_thread, charged);
-    tell_unfinished(gate);
+    if (launch->sample != NULL && launch->sample->laid) /* counted by what it turns out to take */
+        hv_sub_relaxed(&gate->usage->brief_ns, hv_gate_overlapped(gate, charged));
+    hv_gate_tell_unfinished(gate);
 }
 
 static CUresult pass(struct hv_launch *launch, struct hv_process *process, CUdevice ordinal, bool measurable)
 {
-    struct gate gate;
+    struct hv_gate gate;
     CUresult refused = CUDA_SUCCESS;
-    if (!open_gate(&gate, process, ordinal, &refused))
+    if (!hv_gate_open(&gate, process, ordinal, &refused))
         return refused;
     pass_freeze(&gate);
     if (measurable) {

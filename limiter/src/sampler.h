@@ -13,11 +13,9 @@
 #include "files.h"
 #include "functions.h"
 #include "hypervisor_limits.h"
+#include "survey.h"
 
 #define HV_SAMPLES 32
-
-#define HV_SURVEYED 24 /* launches in a survey */
-#define HV_SURVEYS 16  /* of which the results are kept */
 
 enum hv_sample_state {
     HV_SAMPLE_FREE = 0,
@@ -41,26 +39,11 @@ struct hv_sample {
     uint64_t ready_at_ns;  /* just before the launch */
     uint64_t gap_ns;       /* between start event and launch on an idle stream: not the launch's time */
     bool unlearned;        /* cost was not known: its charge was a guess */
+    bool laid;             /* onto the Pod's line of GPU time, as far as it has gone */
+    uint64_t laid_from_ns; /* 0: not begun, or not known */
+    uint64_t laid_upto_ns;
+    uint64_t laid_ns;      /* what that has added so far */
     bool surveyed;         /* one of the launches of the survey under way */
-};
-
-/*
- * How far a process's launches on a device run beside each other. Now and then
- * some launches in a row are all measured; the time that they cover together,
- * over the sum of their costs, is what of a cost is GPU time. Only where more
- * than one stream is used: in one stream the answer is known.
- */
-struct hv_survey {
-    uint32_t wanted;    /* launches still to be taken into the survey under way; 0: none is */
-    uint32_t under_way; /* launches of it that have not ended */
-    CUstream stream;    /* of the last launch */
-    bool per_thread;
-    bool several;       /* another one than that was seen */
-    uint64_t next_at_ns;
-    uint64_t interval_ns;
-    uint32_t count;     /* surveys done */
-    uint32_t recent_ppm[HV_SURVEYS];
-    uint32_t overlap_ppm; /* 0: as HV_SHARE_FULL_PPM */
 };
 
 /*
@@ -92,8 +75,10 @@ struct hv_sample_result {
     uint32_t device;
     uint64_t charged_ns;
     uint64_t measured_ns;
-    uint64_t used_ns;  /* what it added to the Pod's GPU time: where `settled` */
-    bool settled;      /* of a long launch, or of one whose cost was not known */
+    uint64_t began_ns;
+    uint64_t used_ns;  /* what it added to the Pod's GPU time: where `laid` */
+    bool laid;         /* a long launch, or one whose cost was not known */
+    bool guessed;      /* the latter */
     bool copy; /* runs beside kernels and is no GPU time */
 };
 
@@ -103,12 +88,6 @@ struct hv_sample_result {
  * they measured is learned, and laid onto the Pod's line of GPU time in files. */
 uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *files, uint64_t now_ns,
                          struct hv_sample_result *results);
-
-/* A launch into this stream comes by: is it to be taken into a survey? */
-bool hv_sampler_wants(struct hv_sampler *sampler, uint32_t device, CUstream stream, bool per_thread, uint64_t now_ns);
-
-/* What of a learned cost is GPU time, because launches run beside each other. */
-uint32_t hv_sampler_overlap_ppm(const struct hv_sampler *sampler, uint32_t device);
 
 /* Record the event before a launch. NULL: this launch can't be measured, because
  * the stream is being captured, or there is no room. */

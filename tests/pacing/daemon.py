@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hypervisor.limits import LimitFiles, UsageSurvey, new_survey_buffer
+from hypervisor.limits.aligned import Aligned
 from hypervisor.limits.control import Correction, Reading
 from hypervisor.limits.lending import EXPIRY_MS, Demand, contract
 from tests.pacing.cell import Load
@@ -16,9 +17,12 @@ CLOCK_BEGAN_SECONDS = 1.0
 class Daemon:
     """Reads and corrects all Pods of a cell."""
 
-    def __init__(self, pods: Sequence[tuple[Load, LimitFiles | None]]) -> None:
+    def __init__(self, pods: Sequence[tuple[Load, LimitFiles | None]], *, clock_ahead: float) -> None:
+        """clock_ahead: the limiter's clock when that of the marks is 0."""
+        self._clock_ahead = clock_ahead
         self._pods = pods
         self._corrections = [[Correction() for _ in range(load.devices)] for load, _ in pods]
+        self._aligned = [[Aligned(clock_ahead) for _ in range(load.devices)] for load, _ in pods]
         self._buffer = new_survey_buffer()
         self._busy: Sequence[Sequence[Mapping[int, float]]] = ()
         self._at = 0.0
@@ -50,7 +54,10 @@ class Daemon:
                     share=self._contracted[pod] or load.share,
                     under_way=any(slot.devices and slot.devices[device].unfinished_ns for slot in survey.slots),
                 )
-                correction = self._corrections[pod][device] = self._corrections[pod][device].after(reading)
+                ready = self._aligned[pod][device].after(reading, files.usage, device)
+                if ready is None:
+                    continue
+                correction = self._corrections[pod][device] = self._corrections[pod][device].after(ready)
                 files.shm.set_correction(device, round(correction.value * 1e6), round(now * 1e9))
 
     def _contract(self, now: float) -> None:
@@ -71,7 +78,7 @@ class Daemon:
         self._contracted = contract(asked)
         for (_, files), share in zip(self._pods, self._contracted, strict=True):
             if files is not None and share is not None:
-                files.shm.contract(0, round(share * 1e6), round((CLOCK_BEGAN_SECONDS + now) * 1e3) + EXPIRY_MS)
+                files.shm.contract(0, round(share * 1e6), round((self._clock_ahead + now) * 1e3) + EXPIRY_MS)
 
     def correction(self, pod: int) -> float:
         """What is in force on the first device."""

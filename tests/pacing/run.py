@@ -29,7 +29,7 @@ from hypervisor.simulation.environment import environment
 from hypervisor.simulation.machine import Machine
 from tests.pacing.build import client, limiter
 from tests.pacing.cell import Cell, Load
-from tests.pacing.daemon import Daemon
+from tests.pacing.daemon import CLOCK_BEGAN_SECONDS, Daemon
 from tests.pacing.result import Result
 
 SHIPPED = ROOT / "hypervisor" / "native" / "libcuda_limiter.so"
@@ -133,7 +133,10 @@ def _measure(
     """Go from window to window; the busy seconds at each mark, by Pod and device."""
     began_ns = 0 if machine.is_virtual else machine.now_ns()
     end_ns = round((1.0 + cell.window_seconds) * 1e9)
-    daemon = Daemon([(pod.load, pod.files) for pod in pods])
+    daemon = Daemon(
+        [(pod.load, pod.files) for pod in pods],
+        clock_ahead=CLOCK_BEGAN_SECONDS if machine.is_virtual else time.monotonic(),
+    )
     marks: list[float] = []
     busy: list[list[list[float]]] = [[[] for _ in range(pod.load.devices)] for pod in pods]
     window = 0

@@ -1,0 +1,80 @@
+#include "pacing_gate.h"
+
+uint64_t hv_gate_overlapped(const struct hv_gate *gate, uint64_t cost_ns)
+{
+    return hv_bucket_gpu_ns(cost_ns, gate->overlap_ppm); /* the same product */
+}
+
+uint64_t hv_gate_corrected(const struct hv_gate *gate, bool copy, uint64_t gpu_ns)
+{
+    return copy ? gpu_ns : hv_bucket_gpu_ns(gpu_ns, gate->correction_ppm); /* the same product */
+}
+
+struct hv_bucket_terms hv_gate_bucket_terms(const struct hv_gate *gate)
+{
+    return (struct hv_bucket_terms){
+        .share_ppm = gate->share_ppm, .burst_ns = gate->terms.burst_ns, .debt_ns = gate->terms.debt_limit_ns};
+}
+
+/* Whoever sees first that the share changed makes the bucket's time ahead of
+ * the clock the same GPU time at the new share. Killed in between, it leaves
+ * only a wait that is too long or too short by what was ahead. */
+static void follow_share(struct hv_gate *gate)
+{
+    uint64_t scaled_to = hv_load_relaxed(&gate->usage->bucket_share_ppm);
+    if (scaled_to == gate->share_ppm || !hv_cas_acq_rel(&gate->usage->bucket_share_ppm, &scaled_to, gate->share_ppm))
+        return;
+    if (scaled_to == 0 || scaled_to > HV_SHARE_FULL_PPM) /* a fresh file, or a scribbled one */
+        return;
+    hv_bucket_rescale(&gate->usage->bucket_ns, (uint32_t)scaled_to, gate->share_ppm, gate->now_ns);
+}
+
+void hv_gate_look(struct hv_gate *gate)
+{
+    gate->now_ns = hv_os_now_ns();
+    (void)hv_terms_read(hv_files(), gate->device, &gate->terms); /* a device that left keeps its last limits */
+    const struct hv_share_terms share = {.limit_ppm = gate->terms.limit_share_ppm,
+                                         .policy = gate->terms.policy,
+                                         .borrowed = hv_load_relaxed(&gate->control->borrowed),
+                                         .contracted = hv_load_relaxed(&gate->control->contracted)};
+    gate->share_ppm = gate->terms.isolation_mode == HV_ISOLATION_SOFT ? hv_effective_share(&share, gate->now_ns)
+                                                                      : HV_SHARE_FULL_PPM;
+    gate->correction_ppm = hv_plausible_correction(hv_load_relaxed(&gate->control->correction_ppm));
+    gate->overlap_ppm = hv_survey_overlap_ppm(&gate->process->sampler, gate->device);
+    follow_share(gate);
+}
+
+void hv_gate_wait(const struct hv_gate *gate, uint64_t until_ns)
+{
+    /* The low half of the generation is the futex word; little-endian, as both
+     * of our processors are. */
+    const uint32_t *word = (const uint32_t *)(const void *)&hv_files()->state->generation;
+    hv_os_wait_on_word(word, (uint32_t)gate->terms.generation, until_ns);
+}
+
+void hv_gate_turn(struct hv_gate *gate, uint32_t device)
+{
+    gate->device = device;
+    gate->control = hv_files()->control[device];
+    gate->usage = hv_files()->devices[device];
+    hv_gate_look(gate);
+}
+
+bool hv_gate_open(struct hv_gate *gate, struct hv_process *process, CUdevice ordinal, CUresult *refused)
+{
+    *gate = (struct hv_gate){.process = process, .device = hv_process_device(process, ordinal)};
+    gate->slot = hv_process_slot(process);
+    if (gate->slot == NULL) {
+        *refused = CUDA_ERROR_SYSTEM_NOT_READY;
+        return false;
+    }
+    if (gate->device >= HV_MAX_DEVICES) {
+        /* Not the Pod's. Where this library limits, that is a limit of 0. */
+        struct hv_device_terms first;
+        if (!hv_terms_read(hv_files(), 0, &first) || first.isolation_mode == HV_ISOLATION_SOFT)
+            *refused = CUDA_ERROR_NOT_PERMITTED;
+        return false;
+    }
+    hv_gate_turn(gate, gate->device);
+    return true;
+}

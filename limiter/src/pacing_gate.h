@@ -1,0 +1,63 @@
+/*
+ * Where one launch stands in front of the gate, for the files of pacing alone:
+ * pacing_gate.c knows what is in force, pacing_settle.c what charges turned out
+ * to be, pacing_pay.c takes a place in the bucket and waits for it.
+ */
+#ifndef HV_PACING_GATE_H
+#define HV_PACING_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bucket.h"
+#include "functions.h"
+#include "process.h"
+
+#define NS_PER_MS UINT64_C(1000000)
+
+struct hv_gate {
+    struct hv_process *process;
+    struct hv_process_slot *slot;
+    const struct hv_device_control *control;
+    struct hv_device_usage *usage;
+    struct hv_device_terms terms;
+    uint32_t device;
+    uint32_t share_ppm; /* HV_SHARE_FULL_PPM: not limited */
+    uint32_t correction_ppm;
+    uint32_t overlap_ppm; /* what of a cost is GPU time: see hv_survey_overlap_ppm */
+    uint64_t now_ns;
+};
+
+/* False: the launch passes without a gate, or not at all where *refused says so. */
+bool hv_gate_open(struct hv_gate *gate, struct hv_process *process, CUdevice ordinal, CUresult *refused);
+
+/* Stand in front of this device from now on. */
+void hv_gate_turn(struct hv_gate *gate, uint32_t device);
+
+/* Read what is in force now. */
+void hv_gate_look(struct hv_gate *gate);
+
+/* Wait until then, or for news of the limits. */
+void hv_gate_wait(const struct hv_gate *gate, uint64_t until_ns);
+
+/* GPU time of launches that were paid for together. */
+uint64_t hv_gate_overlapped(const struct hv_gate *gate, uint64_t cost_ns);
+
+/* The driver does not count copies as GPU time, so they are neither corrected nor compared with it. */
+uint64_t hv_gate_corrected(const struct hv_gate *gate, bool copy, uint64_t gpu_ns);
+
+struct hv_bucket_terms hv_gate_bucket_terms(const struct hv_gate *gate);
+
+/* What the daemon compares with the driver's account. brief: it is not laid on the line of moments. */
+void hv_gate_count(struct hv_gate *gate, bool copy, bool brief, uint64_t gpu_ns);
+
+/* Ask for what was measured, and set charges right by it. */
+void hv_gate_poll(struct hv_gate *gate);
+
+void hv_gate_tell_unfinished(struct hv_gate *gate);
+
+/* Take a place in the bucket and wait for it; what was paid, a slice for later
+ * launches included. 0: the limit was lifted meanwhile. */
+uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, uint64_t cost_ns);
+
+#endif

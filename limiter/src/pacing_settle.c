@@ -1,0 +1,79 @@
+#include "pacing_gate.h"
+
+#include "costs.h"
+
+/* A charge that was too high by more than this part of it is set right: it was
+ * learned while others had their turns on the device. */
+#define OVERCHARGED_PART 4
+
+void hv_gate_count(struct hv_gate *gate, bool copy, bool brief, uint64_t gpu_ns)
+{
+    if (copy)
+        return;
+    hv_add_relaxed(&gate->usage->charged_ns, gpu_ns);
+    if (brief)
+        hv_add_relaxed(&gate->usage->brief_ns, gpu_ns);
+}
+
+/* A charge was too low. One that was a guess is put right at its place, as far
+ * as nobody then waits longer than for this launch; all else is debt. */
+static void charge_later(struct hv_gate *gate, const struct hv_sample_result *result, uint64_t gpu_ns)
+{
+    struct hv_bucket_terms terms = hv_gate_bucket_terms(gate);
+    uint64_t left = hv_gate_corrected(gate, false, gpu_ns);
+    if (result->guessed) {
+        uint64_t all = hv_gate_corrected(gate, false, result->used_ns);
+        left = hv_bucket_charge_since(&gate->usage->bucket_ns, &terms, left, result->began_ns,
+                                      gate->now_ns + hv_bucket_wall_ns(all, gate->share_ppm));
+    }
+    hv_debt_add(&gate->usage->debt_ns, &terms, left);
+    hv_gate_count(gate, false, !result->laid, gpu_ns);
+}
+
+/* A charge was too high: it pays what is owed, and whoever waits has its place
+ * behind this charge and moves up by the rest. */
+static void give_back(struct hv_gate *gate, const struct hv_sample_result *result, uint64_t gpu_ns)
+{
+    uint64_t left = hv_gate_corrected(gate, result->copy, gpu_ns);
+    left -= hv_debt_lower(&gate->usage->debt_ns, left);
+    uint64_t wall = hv_bucket_wall_ns(left, gate->share_ppm);
+    hv_bucket_give_back(&gate->usage->bucket_ns, wall);
+    hv_add_relaxed(&gate->usage->returned_ns, wall);
+    hv_gate_count(gate, result->copy, !result->laid, 0 - gpu_ns); /* modulo 2^64: less */
+}
+
+static void settle(struct hv_gate *gate, const struct hv_sample_result *result)
+{
+    if (gate->share_ppm >= HV_SHARE_FULL_PPM)
+        return;
+    uint64_t charged = hv_gate_overlapped(gate, result->charged_ns);
+    if (result->laid && result->used_ns > charged)
+        charge_later(gate, result, result->used_ns - charged);
+    else if (result->laid)
+        give_back(gate, result, charged - result->used_ns);
+    else if (result->measured_ns < result->charged_ns - result->charged_ns / OVERCHARGED_PART)
+        give_back(gate, result, hv_gate_overlapped(gate, result->charged_ns - result->measured_ns));
+}
+
+void hv_gate_tell_unfinished(struct hv_gate *gate)
+{
+    hv_store_relaxed(&gate->slot->devices[gate->device].unfinished_ns,
+                     hv_sampler_unfinished_ns(&gate->process->sampler, gate->device));
+}
+
+void hv_gate_poll(struct hv_gate *gate)
+{
+    struct hv_sample_result results[HV_SAMPLER_RESULTS];
+    struct hv_sampler *sampler = &gate->process->sampler;
+    uint32_t count = hv_sampler_poll(sampler, hv_files(), gate->now_ns, results);
+    for (uint32_t i = 0; i < count; i++) {
+        struct hv_gate beside = *gate; /* of the device that the launch was on */
+        if (results[i].device != gate->device)
+            hv_gate_turn(&beside, results[i].device);
+        settle(&beside, &results[i]);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        hv_costs_publish(results[i].function, gate->now_ns);
+    if (count != 0)
+        hv_gate_tell_unfinished(gate);
+}
