@@ -43,6 +43,7 @@ class DeviceMemory:
     lowered: bool = False  # the limit was taken below what was held, and that has not been given back yet
     beyond_rounds: int = 0
     correction: Correction | None = None  # None before it was read from the file
+    corrected_at: float = float("-inf")  # when the correction was written last
     lent: float = 0.0  # share on top of the limit, as of the last step
     contracted: float | None = None  # share in force instead of the limit, likewise
     charged_ns: int | None = None  # at the last step that asked

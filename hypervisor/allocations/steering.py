@@ -17,6 +17,7 @@ from hypervisor.model.allocation import SHARE_FULL_PPM
 
 # An allocation counts as active for so long after a charge: one of 20 ms at a share of a tenth comes each 200 ms.
 ACTIVE_SECONDS = 0.5
+SIGN_SECONDS = 1.0
 _NS = 1_000_000_000
 BUSY_FLOOR = 0.01  # the driver tells whole percents
 
@@ -124,9 +125,12 @@ def _take(held: Held, place: int, reading: Reading, tell: Tell) -> None:
             memory.correction = Correction(value=(written or SHARE_FULL_PPM) / SHARE_FULL_PPM)
         before = memory.correction
         memory.correction = before.after(reading)
-        if memory.correction.value != before.value:
+        moved = memory.correction.value != before.value
+        # Those who pace by it can tell from its age that nobody looks after it any more.
+        if moved or (reading.busy_ratio is not None and reading.busy_at - memory.corrected_at >= SIGN_SECONDS):
             ppm = round(memory.correction.value * SHARE_FULL_PPM)
             held.files.shm.set_correction(place, ppm, round(reading.busy_at * _NS))
+            memory.corrected_at = reading.busy_at
     except LimitFileError as error:
         held.lose_files(error)
         return

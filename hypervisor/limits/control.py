@@ -26,6 +26,7 @@ DOUBT = 2.0  # standard errors within which an estimate proves nothing against t
 DOUBT_TO_LOWER = 3.0  # and where it would open the limit
 LEAST_READINGS = 2.0
 READINGS_TO_LOWER = 3
+READINGS_TO_LOWER_IN_A_ROW = 2
 DEAD_BAND = 0.01  # of the correction: the driver tells whole percents
 MOST_STEP = 2.0
 RECOIL = 1.25  # times the share: a correction below 1 is taken back by as much, at once
@@ -38,9 +39,11 @@ MOST_RETURNED_NS = 1_000_000_000  # of charges that turned out too high, between
 EDGE = 0.3  # standard deviation of what a window's edges cut off a launch, in launches
 OVER_POINTS = 0.05  # above the share, in readings in a row over OVER_SECONDS: the limit does not hold
 OVER_SECONDS = 10.0
-ABOVE_POINTS = 0.02  # of the mean above the share: then the last few readings are enough to raise the correction
+ABOVE_POINTS = 0.01  # of the mean above the share: then the last few readings are enough to raise the correction
+BELOW_POINTS = 0.01  # and below it, to lower it
 MEAN_SECONDS = 1.0
 FADING_LATELY = 0.8
+ALIKE = 0.1  # of the mean busy ratio: readings that scatter by no more say the same
 ENOUGH_TO_HOLD_BACK = 3.0  # readings
 LEVEL_SECONDS = 0.3  # windows of a sixth of a second hold one launch of 20 ms more or less
 
@@ -200,19 +203,27 @@ class Correction:
         return watched.held_back(share) or watched.weighed(sight)
 
     def held_back(self, share: float) -> Correction | None:
-        """Raised by the last few readings alone, where they say that the limit is not held now; None where not.
+        """Raised by the last few readings alone, where they say that the limit is not held now, or lowered where the
+        share is not reached; None where they don't prove it.
 
         What work really takes depends on what runs beside it, so the readings of before may be no help. Only where
         windows come in a row: readings once a second are too few to be so quick.
         """
         lately = self.lately
-        if self.mean <= share + ABOVE_POINTS or not lately.last.follows or lately.count < ENOUGH_TO_HOLD_BACK:
+        if not lately.last.follows or lately.count < ENOUGH_TO_HOLD_BACK or lately.u <= 0:
             return None
         ratio = lately.ratio
-        if lately.u <= 0 or ratio - self.value <= max(DOUBT * lately.error, DEAD_BAND * self.value):
+        raises = self.mean > share + ABOVE_POINTS and ratio - self.value > max(DOUBT * lately.error, self._dead)
+        lowers = self.mean < share - BELOW_POINTS and self.value - ratio > max(DOUBT_TO_LOWER * lately.error, self._dead)
+        lowers = lowers and lately.scatter < ALIKE * lately.x / lately.count
+        if not raises and not (lowers and not self.does_not_hold):
             return None
-        raised = _within(min(ratio, self.value * MOST_STEP))
-        return replace(self, value=raised, frozen="", evidence=self.lately, surprises=())
+        moved = _within(min(max(ratio, self.value / MOST_STEP), self.value * MOST_STEP))
+        return replace(self, value=moved, frozen="", evidence=self.lately, surprises=())
+
+    @property
+    def _dead(self) -> float:
+        return DEAD_BAND * self.value
 
     def weighed(self, new: _Sight) -> Correction:
         """With one more reading as evidence."""
@@ -237,9 +248,10 @@ class Correction:
             return replace(self, frozen="too few readings with charges")
         lowers = evidence.ratio < self.value
         doubt = DOUBT_TO_LOWER if lowers else DOUBT
-        if abs(evidence.ratio - self.value) <= max(doubt * evidence.error, DEAD_BAND * self.value):
+        if abs(evidence.ratio - self.value) <= max(doubt * evidence.error, self._dead):
             return replace(self, frozen="")
-        if lowers and evidence.count < sum(FADING**age for age in range(READINGS_TO_LOWER)):
+        wanted = READINGS_TO_LOWER_IN_A_ROW if evidence.last.follows else READINGS_TO_LOWER
+        if lowers and evidence.count < sum(FADING**age for age in range(wanted)):
             return replace(self, frozen="too few readings to lower it")
         stepped = min(max(evidence.ratio, self.value / MOST_STEP), self.value * MOST_STEP)
         if self.does_not_hold and stepped < self.value:

@@ -82,6 +82,9 @@ void hv_function_learn(struct hv_function *function, const struct hv_measured *m
     uint64_t told = function->kind == 0 ? hv_load_relaxed(&function->first_cost_ns) : 0;
     if (samples <= HV_FIRST_SAMPLES && told != 0 && told < HV_LONG_NS && told < cost)
         cost = told;
+    uint64_t known = hv_load_relaxed(&function->cost_ns);
+    if (measured->held && !function->is_long && samples > HV_RECENT_SAMPLES && !hv_is_other_work(known, cost))
+        cost = known;
     hv_store_relaxed(&function->cost_ns, cost == 0 ? 1 : cost); /* 0 would mean that it is not known */
     hv_store_relaxed(&function->sampled_at_ns, measured->at_ns);
 }

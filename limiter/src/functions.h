@@ -95,14 +95,23 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
  * so that times differ with how many do; then a cost rises slowly, because what
  * of it is GPU time was found out for a cost that stays. too_little: the driver
  * sees more GPU time than charges, so times that are higher than the cost are
- * the launch's own. One thread at a time for each entry. */
+ * the launch's own. held: the daemon is silent and its correction is for costs
+ * as they are, so they stay unless the work is other work. One thread at a time
+ * for each entry. */
 struct hv_measured {
     uint64_t ns;
     uint32_t long_part_ppm;
     bool beside_others;
     bool too_little;
+    bool held;
     uint64_t at_ns;
 };
+
+/* Far enough from each other to be other work. */
+static inline bool hv_is_other_work(uint64_t before, uint64_t after)
+{
+    return after > before + before / 2 || before > after + after / 2;
+}
 
 void hv_function_learn(struct hv_function *function, const struct hv_measured *measured);
 

@@ -52,14 +52,6 @@ void hv_gate_wait(const struct hv_gate *gate, uint64_t until_ns)
     hv_os_wait_on_word(word, (uint32_t)gate->terms.generation, until_ns);
 }
 
-void hv_gate_turn(struct hv_gate *gate, uint32_t device)
-{
-    gate->device = device;
-    gate->control = hv_files()->control[device];
-    gate->usage = hv_files()->devices[device];
-    hv_gate_look(gate);
-}
-
 bool hv_gate_open(struct hv_gate *gate, struct hv_process *process, CUdevice ordinal, CUresult *refused)
 {
     *gate = (struct hv_gate){.process = process, .device = hv_process_device(process, ordinal)};
@@ -75,6 +67,8 @@ bool hv_gate_open(struct hv_gate *gate, struct hv_process *process, CUdevice ord
             *refused = CUDA_ERROR_NOT_PERMITTED;
         return false;
     }
-    hv_gate_turn(gate, gate->device);
+    gate->control = hv_files()->control[gate->device];
+    gate->usage = hv_files()->devices[gate->device];
+    hv_gate_look(gate);
     return true;
 }

@@ -31,9 +31,6 @@ struct hv_gate {
 /* False: the launch passes without a gate, or not at all where *refused says so. */
 bool hv_gate_open(struct hv_gate *gate, struct hv_process *process, CUdevice ordinal, CUresult *refused);
 
-/* Stand in front of this device from now on. */
-void hv_gate_turn(struct hv_gate *gate, uint32_t device);
-
 /* Read what is in force now. */
 void hv_gate_look(struct hv_gate *gate);
 

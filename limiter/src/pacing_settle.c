@@ -65,13 +65,9 @@ void hv_gate_poll(struct hv_gate *gate)
 {
     struct hv_sample_result results[HV_SAMPLER_RESULTS];
     struct hv_sampler *sampler = &gate->process->sampler;
-    uint32_t count = hv_sampler_poll(sampler, hv_files(), gate->now_ns, results);
-    for (uint32_t i = 0; i < count; i++) {
-        struct hv_gate beside = *gate; /* of the device that the launch was on */
-        if (results[i].device != gate->device)
-            hv_gate_turn(&beside, results[i].device);
-        settle(&beside, &results[i]);
-    }
+    uint32_t count = hv_sampler_poll(sampler, hv_files(), gate->device, gate->now_ns, results);
+    for (uint32_t i = 0; i < count; i++)
+        settle(gate, &results[i]);
     for (uint32_t i = 0; i < count; i++)
         hv_costs_publish(results[i].function, gate->now_ns);
     if (count != 0)

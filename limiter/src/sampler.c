@@ -13,7 +13,11 @@
 /* Of a launch that has not ended. */
 #define LAY_EVERY_NS UINT64_C(20000000)
 
-#define TOO_LITTLE_PART 32
+/* Charges are called too little where the correction is above 1 by this part. */
+#define TOO_LITTLE_PART 2
+
+/* After so long without a word the daemon is taken to be gone. It says one each second. */
+#define SILENT_NS UINT64_C(3000000000)
 
 static bool try_enter(struct hv_sampler *sampler)
 {
@@ -121,17 +125,24 @@ static bool charges_are_too_little(const struct hv_files *files, uint32_t device
     return correction > HV_SHARE_FULL_PPM + HV_SHARE_FULL_PPM / TOO_LITTLE_PART;
 }
 
+/* A correction was found out, and whoever found it is silent. */
+static bool is_held(const struct hv_files *files, uint32_t device, uint64_t now_ns)
+{
+    uint64_t corrected_at = hv_load_relaxed(&files->control[device]->correction_at_ns);
+    return corrected_at != 0 && now_ns > corrected_at && now_ns - corrected_at > SILENT_NS;
+}
+
 static struct hv_sample_result result_of(struct hv_sampler *sampler, struct hv_sample *sample,
                                          const struct hv_files *files, uint64_t elapsed_ns, uint64_t now_ns)
 {
     struct hv_sample_result result = {.function = sample->function,
-                                      .device = sample->device,
                                       .charged_ns = sample->charged_ns,
                                       .measured_ns = elapsed_ns > sample->gap_ns ? elapsed_ns - sample->gap_ns : elapsed_ns,
                                       .copy = sample->function->kind == HV_FUNCTION_COPY};
     struct hv_measured measured = {.ns = result.measured_ns,
                                    .long_part_ppm = HV_SHARE_FULL_PPM,
                                    .beside_others = sampler->surveys[sample->device].several,
+                                   .held = is_held(files, sample->device, now_ns),
                                    .too_little = charges_are_too_little(files, sample->device),
                                    .at_ns = now_ns};
     if (sample->laid) {
@@ -147,7 +158,7 @@ static struct hv_sample_result result_of(struct hv_sampler *sampler, struct hv_s
     return result;
 }
 
-uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *files, uint64_t now_ns,
+uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *files, uint32_t device, uint64_t now_ns,
                          struct hv_sample_result *results)
 {
     uint32_t count = 0;
@@ -155,7 +166,7 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *file
         return 0;
     int mode = hv_events_enter();
     for (uint32_t i = 0; i < HV_SAMPLES && count < HV_SAMPLER_RESULTS; i++) {
-        struct hv_sample *sample = &sampler->samples[i];
+        struct hv_sample *sample = &sampler->samples[device][i];
         if (hv_load_acquire_32(&sample->state) != HV_SAMPLE_PENDING)
             continue;
         CUresult ended = HV_DRIVER(cuEventQuery)(sample->end);
@@ -172,7 +183,7 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *file
         advance_ended(sampler, sample);
         end_under_way(sampler, sample);
         if (sample->surveyed)
-            hv_survey_keep(sampler, sample, now_ns);
+            hv_survey_keep(sampler, sample, is_held(files, device, now_ns), now_ns);
         else
             hv_store_release_32(&sample->state, HV_SAMPLE_FREE);
     }
@@ -182,11 +193,11 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *file
 }
 
 /* A free sample, if possible one whose events belong to this context already. */
-static struct hv_sample *find_room(struct hv_sampler *sampler, CUcontext context)
+static struct hv_sample *find_room(struct hv_sampler *sampler, uint32_t device, CUcontext context)
 {
     struct hv_sample *other = NULL;
     for (uint32_t i = 0; i < HV_SAMPLES; i++) {
-        struct hv_sample *sample = &sampler->samples[i];
+        struct hv_sample *sample = &sampler->samples[device][i];
         if (hv_load_acquire_32(&sample->state) != HV_SAMPLE_FREE)
             continue;
         if (sample->context == context)
@@ -259,7 +270,7 @@ static struct hv_sample *prepare(struct hv_sampler *sampler, uint32_t device, CU
     CUcontext context = NULL;
     if (hv_events_capturing(stream, per_thread) || HV_DRIVER(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || context == NULL)
         return NULL;
-    struct hv_sample *sample = find_room(sampler, context);
+    struct hv_sample *sample = find_room(sampler, device, context);
     if (sample == NULL || !have_events(sample, context))
         return NULL;
     set_clock(&sampler->clocks[device], context, stream, per_thread);
@@ -338,12 +349,13 @@ static void enter(struct hv_sampler *sampler)
 void hv_sampler_forget_context(struct hv_sampler *sampler, CUcontext context)
 {
     enter(sampler);
-    for (uint32_t device = 0; device < HV_MAX_DEVICES; device++)
+    for (uint32_t device = 0; device < HV_MAX_DEVICES; device++) {
         if (sampler->clocks[device].context == context)
             sampler->clocks[device] = (struct hv_event_clock){0};
-    for (uint32_t i = 0; i < HV_SAMPLES; i++)
-        if (sampler->samples[i].context == context)
-            forget(sampler, &sampler->samples[i]);
+        for (uint32_t i = 0; i < HV_SAMPLES; i++)
+            if (sampler->samples[device][i].context == context)
+                forget(sampler, &sampler->samples[device][i]);
+    }
     leave(sampler);
 }
 
@@ -352,8 +364,7 @@ void hv_sampler_forget_device(struct hv_sampler *sampler, uint32_t device)
     enter(sampler);
     sampler->clocks[device] = (struct hv_event_clock){0};
     for (uint32_t i = 0; i < HV_SAMPLES; i++)
-        if (sampler->samples[i].device == device)
-            forget(sampler, &sampler->samples[i]);
+        forget(sampler, &sampler->samples[device][i]);
     leave(sampler);
 }
 

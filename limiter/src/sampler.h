@@ -15,7 +15,7 @@
 #include "hypervisor_limits.h"
 #include "survey.h"
 
-#define HV_SAMPLES 32
+#define HV_SAMPLES 32 /* of one device, so that surveys of several do not keep room from each other */
 
 enum hv_sample_state {
     HV_SAMPLE_FREE = 0,
@@ -66,13 +66,12 @@ struct hv_sampler {
     uint64_t sampled_ns[HV_MAX_DEVICES];  /* sum of charges at the last sample */
     struct hv_survey surveys[HV_MAX_DEVICES];
     struct hv_event_clock clocks[HV_MAX_DEVICES];
-    struct hv_sample samples[HV_SAMPLES];
+    struct hv_sample samples[HV_MAX_DEVICES][HV_SAMPLES];
 };
 
 /* What a sample has found out about a charge. */
 struct hv_sample_result {
     struct hv_function *function;
-    uint32_t device;
     uint64_t charged_ns;
     uint64_t measured_ns;
     uint64_t began_ns;
@@ -84,9 +83,9 @@ struct hv_sample_result {
 
 #define HV_SAMPLER_RESULTS 8
 
-/* Ask the events that are under way, without waiting; how many results. What
+/* Ask the events that are under way on a device, without waiting; how many results. What
  * they measured is learned, and laid onto the Pod's line of GPU time in files. */
-uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *files, uint64_t now_ns,
+uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *files, uint32_t device, uint64_t now_ns,
                          struct hv_sample_result *results);
 
 /* Record the event before a launch. NULL: this launch can't be measured, because

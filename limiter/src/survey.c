@@ -31,9 +31,9 @@ static uint32_t take_intervals(struct hv_sampler *sampler, uint32_t device, stru
     CUevent base = NULL;
     uint32_t count = 0;
     for (uint32_t i = 0; i < HV_SAMPLES; i++) {
-        struct hv_sample *sample = &sampler->samples[i];
+        struct hv_sample *sample = &sampler->samples[device][i];
         struct interval one = {.stream = sample->stream};
-        if (hv_load_acquire_32(&sample->state) != HV_SAMPLE_MEASURED || sample->device != device)
+        if (hv_load_acquire_32(&sample->state) != HV_SAMPLE_MEASURED)
             continue;
         if (base == NULL)
             base = sample->start;
@@ -108,13 +108,14 @@ static float middle_over_cost(const struct interval *intervals, uint32_t count)
     return 1; /* not reached with numbers */
 }
 
-static void conclude(struct hv_sampler *sampler, uint32_t device, uint64_t now_ns)
+static void conclude(struct hv_sampler *sampler, uint32_t device, bool held, uint64_t now_ns)
 {
     struct hv_survey *survey = &sampler->surveys[device];
     struct interval intervals[HV_SURVEYED];
     uint32_t count = take_intervals(sampler, device, intervals);
     survey->next_at_ns = now_ns + survey->interval_ns;
-    survey->interval_ns = survey->interval_ns < LONGEST_SURVEY_NS / 2 ? survey->interval_ns * 2 : LONGEST_SURVEY_NS;
+    survey->interval_ns += survey->interval_ns / 2;
+    survey->interval_ns = survey->interval_ns < LONGEST_SURVEY_NS ? survey->interval_ns : LONGEST_SURVEY_NS;
     if (count < HV_SURVEYED / 2)
         return;
     uint64_t ppm = covered_ppm(intervals, count, common_time(intervals, count));
@@ -126,16 +127,19 @@ static void conclude(struct hv_sampler *sampler, uint32_t device, uint64_t now_n
     survey->count++;
     uint32_t alike; /* surveys: nothing hangs on their number */
     uint32_t known = survey->count < HV_SURVEYS ? survey->count : HV_SURVEYS;
-    hv_store_relaxed_32(&survey->overlap_ppm, hv_undisturbed(survey->recent_ppm, known, &alike));
+    uint32_t overlap = hv_undisturbed(survey->recent_ppm, known, &alike);
+    if (held && survey->overlap_ppm != 0 && !hv_is_other_work(survey->overlap_ppm, overlap))
+        return;
+    hv_store_relaxed_32(&survey->overlap_ppm, overlap);
 }
 
-void hv_survey_keep(struct hv_sampler *sampler, struct hv_sample *sample, uint64_t now_ns)
+void hv_survey_keep(struct hv_sampler *sampler, struct hv_sample *sample, bool held, uint64_t now_ns)
 {
     struct hv_survey *survey = &sampler->surveys[sample->device];
     hv_store_release_32(&sample->state, HV_SAMPLE_MEASURED);
     hv_sub_acq_rel_32(&survey->under_way, 1);
     if (hv_load_acquire_32(&survey->under_way) == 0 && hv_load_acquire_32(&survey->wanted) == 0)
-        conclude(sampler, sample->device, now_ns);
+        conclude(sampler, sample->device, held, now_ns);
 }
 
 /* Without the lock: what two threads lose to each other here is a survey that comes later. */

@@ -13,7 +13,7 @@
 #include "cuda_abi.h"
 
 #define HV_SURVEYED 24 /* launches in a survey */
-#define HV_SURVEYS 16  /* of which the results are kept */
+#define HV_SURVEYS 8   /* of which the results are kept */
 
 struct hv_sample;
 struct hv_sampler;
@@ -37,8 +37,9 @@ bool hv_survey_wants(struct hv_sampler *sampler, uint32_t device, CUstream strea
 /* What of a learned cost is GPU time, because launches run beside each other. */
 uint32_t hv_survey_overlap_ppm(const struct hv_sampler *sampler, uint32_t device);
 
-/* A sample of the survey has ended and was measured: kept until all have. */
-void hv_survey_keep(struct hv_sampler *sampler, struct hv_sample *sample, uint64_t now_ns);
+/* A sample of the survey has ended and was measured: kept until all have. held:
+ * as in struct hv_measured. */
+void hv_survey_keep(struct hv_sampler *sampler, struct hv_sample *sample, bool held, uint64_t now_ns);
 
 /* A sample, of the survey or not, that will not be measured. */
 void hv_survey_leave(struct hv_sampler *sampler, struct hv_sample *sample);

@@ -128,10 +128,37 @@ void sim_wait(struct sim_machine *machine, uint64_t until_ns, const uint32_t *wo
         wait_real(machine, until_ns, word, seen);
 }
 
+/* The next moment up to this one at which something ends on some GPU. */
+static uint64_t next_end(struct sim_machine *machine, uint64_t until_ns)
+{
+    for (uint32_t i = 0; i < machine->gpu_count; i++) {
+        sim_enter_gpu(machine, i);
+        uint64_t next = sim_schedule_next(machine, i);
+        sim_unlock_gpu(machine, i);
+        until_ns = min_u64(until_ns, next);
+    }
+    return until_ns;
+}
+
+/* What ends on one GPU may be what a stream of another waits for, so several go from one end to the next together. */
+static void advance_together(struct sim_machine *machine, uint64_t now, uint64_t until)
+{
+    while (now < until) {
+        uint64_t next = machine->gpu_count > 1 ? max_u64(next_end(machine, until), now + 1) : until;
+        __atomic_add_fetch(&machine->virtual_now_ns, next - now, __ATOMIC_ACQ_REL); /* a clock: one order for all */
+        now = next;
+        sim_machine_advance(machine);
+        if (machine->gpu_count > 1)
+            sim_machine_advance(machine); /* those before the one that ended */
+    }
+}
+
 void sim_machine_step(struct sim_machine *machine, uint64_t ns)
 {
-    uint64_t now = __atomic_add_fetch(&machine->virtual_now_ns, ns, __ATOMIC_ACQ_REL); /* a clock: one order for all */
-    sim_machine_advance(machine);
+    uint64_t began = sim_now(machine), now = began + ns;
+    advance_together(machine, began, now);
+    if (ns == 0)
+        sim_machine_advance(machine);
     for (uint32_t i = 0; i < SIM_MAX_WAITERS; i++) {
         struct sim_waiter *waiter = &machine->waiters[i];
         int32_t thread = __atomic_load_n(&waiter->thread, __ATOMIC_ACQUIRE);

@@ -58,7 +58,7 @@ class Daemon:
                 if ready is None:
                     continue
                 correction = self._corrections[pod][device] = self._corrections[pod][device].after(ready)
-                files.shm.set_correction(device, round(correction.value * 1e6), round(now * 1e9))
+                files.shm.set_correction(device, round(correction.value * 1e6), round((self._clock_ahead + now) * 1e9))
 
     def _contract(self, now: float) -> None:
         """Where limits sum up to more than the first device: all Pods of a cell are always at work."""
