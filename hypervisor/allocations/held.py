@@ -50,7 +50,7 @@ class DeviceMemory:
     active_at: float | None = None  # when a charge was last seen
     a_launch_ns: float = 0.0  # GPU time that a launch was charged in the mean, as of the last round
     attributed: bool = False  # the driver tells how busy each process is, as of the last round
-    aligned: Aligned = field(default_factory=Aligned)
+    aligned: Aligned | None = None  # None before others' turns were read from the file
     window_at: float | None = None  # end of the last window that was taken into account; None: there are none
     recent_busy: tuple[tuple[float, float], ...] = ()  # (time, busy ratio) of the last readings
     costs: tuple[LearnedCost, ...] = ()

@@ -10,8 +10,10 @@ from operator import is_not
 from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.telling import Tell
 from hypervisor.limits import LimitFileError
+from hypervisor.limits.aligned import Aligned
 from hypervisor.limits.control import Correction, Reading
 from hypervisor.limits.lending import EXPIRY_MS, Demand, contract, lend
+from hypervisor.limits.turns import Turns
 from hypervisor.model import Allocation, BusyWindow, ComputePolicy, EventType, IsolationMode
 from hypervisor.model.allocation import SHARE_FULL_PPM
 
@@ -90,9 +92,15 @@ def _correct_in_a_row(
     """The same where no window is missed: each is compared with what was done in it, once that is known."""
     if not _is_corrected(held) or held.files is None or held.files.usage is None:
         return
-    reading = _reading(held, place, busy_ratio, busy_at, charged)
+    reading, memory = _reading(held, place, busy_ratio, busy_at, charged), held.devices[place]
     try:
-        ready = held.devices[place].aligned.after(reading, held.files.usage, place)
+        if memory.aligned is None:
+            written = held.files.shm.control(place).others_ppm
+            memory.aligned = Aligned(turns=Turns(written / SHARE_FULL_PPM))
+        before = memory.aligned.turns.value
+        ready = memory.aligned.after(reading, held.files.usage, place)
+        if memory.aligned.turns.value != before:
+            held.files.shm.set_others(place, memory.aligned.turns.value)
     except LimitFileError:
         return  # which is told by who surveys it
     if ready is not None:

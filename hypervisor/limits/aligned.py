@@ -10,20 +10,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from hypervisor.limits.control import Reading
-from hypervisor.limits.usage import UsageFile
+from hypervisor.limits.turns import Turns
+from hypervisor.limits.usage import UsageFile, WorkAccount
 
 _NS = 1_000_000_000
 MOST_BRIEF_NS = 4_000_000.0  # a longer launch is on the line of moments
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    reading: Reading
+    work: WorkAccount
+
+
 @dataclass(slots=True)
 class Aligned:
-    """The readings of one allocation on one device. clock_ahead: of the limiter's clock to that of the readings."""
+    """The readings of one allocation on one device, and what they say of others' turns. clock_ahead: of the limiter's
+    clock to that of the readings."""
 
     clock_ahead: float = 0.0
-    _waits: Reading | None = field(default=None, init=False)
-    _upto: float | None = field(default=None, init=False)
-    _covered_ns: int = field(default=0, init=False)
+    turns: Turns = field(default_factory=Turns)
+    _waiting: _Waiting | None = field(default=None, init=False)
+    _last: _Waiting | None = field(default=None, init=False)
+    _covered_ns: float = field(default=0.0, init=False)
 
     def after(self, reading: Reading, usage: UsageFile, device: int) -> Reading | None:
         """The reading of the window before, with what was done in it; None when there was none.
@@ -31,18 +40,33 @@ class Aligned:
         reading is of the window that has ended now, with charged_ns as usage says it. Where the limiter is of a version
         that tells no moments, that is all that is known, and reading itself is given. Raises LimitFileError.
         """
-        brief = usage.brief_ns(device)
-        if brief == 0:
-            self._waits = self._upto = None
+        work = usage.work(device)
+        if work is None:
+            self._waiting = self._last = None
             return reading
-        before, self._waits = (
-            self._waits,
-            replace(reading, charged_ns=brief, a_launch_ns=min(reading.a_launch_ns, MOST_BRIEF_NS)),
+        brief = replace(
+            reading, charged_ns=work.brief_ns, a_launch_ns=min(reading.a_launch_ns, MOST_BRIEF_NS)
         )
-        if before is None:
+        ready, self._waiting = self._waiting, _Waiting(brief, work)
+        if ready is None:
             return None
-        if self._upto is not None and before.busy_at > self._upto:
-            begin, end = (round((at + self.clock_ahead) * _NS) for at in (self._upto, before.busy_at))
-            self._covered_ns += usage.covered_ns(device, begin, end)
-        self._upto = before.busy_at
-        return replace(before, covered_ns=self._covered_ns)
+        last, self._last = self._last, ready
+        if last is not None and ready.reading.busy_at > last.reading.busy_at:
+            begin, end = (round((each.reading.busy_at + self.clock_ahead) * _NS) for each in (last, ready))
+            self._covered_ns += self._own(last, ready, usage.covered_ns(device, begin, end))
+        return replace(ready.reading, covered_ns=round(self._covered_ns))
+
+    def _own(self, last: _Waiting, ready: _Waiting, covered_ns: int) -> float:
+        """What of the covered time of a window was the allocation's."""
+        window = ready.reading.busy_at - last.reading.busy_at
+        laid = ready.work.laid_ns - last.work.laid_ns
+        own = (ready.work.crowd_ns - last.work.crowd_ns) / laid if laid > 0 else 1.0
+        if ready.reading.busy_ratio is not None and 0 <= ready.reading.busy_ratio <= 1:
+            self.turns = self.turns.after(
+                busy=ready.reading.busy_ratio * window,
+                brief=(ready.work.brief_ns - last.work.brief_ns) / _NS,
+                laid=covered_ns / _NS,
+                own=own,
+                window=window,
+            )
+        return covered_ns * self.turns.own_part(max(own, 1.0))

@@ -34,6 +34,7 @@ class DeviceControl:
 
     correction_ppm: int
     correction_at_ns: int
+    others_ppm: int
     borrowed_ppm: int
     borrowed_until_ms: int
     contracted_ppm: int
@@ -128,6 +129,7 @@ class ShmFile:
         return DeviceControl(
             correction_ppm=int(found.correction_ppm),
             correction_at_ns=int(found.correction_at_ns),
+            others_ppm=int(found.others_ppm),
             borrowed_ppm=int(found.borrowed) & MAX_BORROWED_PPM,
             borrowed_until_ms=int(found.borrowed) >> lib.HV_BORROWED_SHARE_BITS,
             contracted_ppm=int(found.contracted) & MAX_BORROWED_PPM,
@@ -144,6 +146,10 @@ class ShmFile:
         """Multiply learned costs by ppm / 1 000 000 from now on."""
         self._store(device, lib.HV_CONTROL_CORRECTION_PPM, ppm)
         self._store(device, lib.HV_CONTROL_CORRECTION_AT, now_ns)
+
+    def set_others(self, device: int, turns: float) -> None:
+        """How many turns others have on the device for one of a process of this allocation."""
+        self._store(device, lib.HV_CONTROL_OTHERS_PPM, round(turns * 1_000_000))
 
     def lend(self, device: int, share_ppm: int, until_ms: int) -> None:
         """Lend a share on top of the limit until this time of CLOCK_MONOTONIC in milliseconds; one store."""

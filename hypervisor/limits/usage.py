@@ -7,6 +7,7 @@ changes in it, a dead process's slot and a total that is wrong, go through acces
 from __future__ import annotations
 
 import os
+import struct
 import time
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -25,6 +26,7 @@ TOTAL_BYTES_MASK = 2**44 - 1
 FULL_SURVEY_SECONDS = 10.0
 _CHARGED_OFFSET = ffi.offsetof("struct hv_device_usage", "charged_ns")
 _BRIEF_OFFSET = ffi.offsetof("struct hv_device_usage", "brief_ns")
+_BRIEF_BYTES = 24  # brief_ns, laid_ns, crowd_ns
 
 
 class SlotPhase(IntEnum):
@@ -83,6 +85,16 @@ class DeviceAccount:
     charged_ns: int
     bucket_ns: int = 0
     debt_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkAccount:
+    """GPU time since the file was made: of brief launches, as charged; of long ones, as laid on the line of moments;
+    and of these each moment times the processes that had work then."""
+
+    brief_ns: int
+    laid_ns: int
+    crowd_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,12 +195,14 @@ class UsageFile:
         """GPU time charged on a device since the file was made; one small read, for every control step."""
         return self._word(self._view.devices_offset + device * self._view.device_stride + _CHARGED_OFFSET)
 
-    def brief_ns(self, device: int) -> int:
-        """Of charged_ns() what is not on the line of moments; 0 where the limiter does not tell that."""
+    def work(self, device: int) -> WorkAccount | None:
+        """What was done on a device since the file was made; None where the limiter does not tell it so."""
         if self._coverage_offset is None:
-            return 0
-        word = self._word(self._view.devices_offset + device * self._view.device_stride + _BRIEF_OFFSET)
-        return word if word < 2**63 else 0  # less than none was not counted by a limiter
+            return None
+        data = self._bytes(self._view.devices_offset + device * self._view.device_stride + _BRIEF_OFFSET, _BRIEF_BYTES)
+        brief, laid, crowd = struct.unpack("<3Q", data)
+        # Less than none was not counted by a limiter.
+        return WorkAccount(brief, laid, crowd) if 0 < brief < 2**63 else None
 
     def covered_ns(self, device: int, begin_ns: int, end_ns: int) -> int:
         """How long of this time (CLOCK_MONOTONIC) a long launch was under way, as far as it was told by now."""
@@ -200,15 +214,18 @@ class UsageFile:
             raise LimitFileError(Finding.UNREADABLE, f"{self._path} can't be read: {error.strerror}") from error
 
     def _word(self, offset: int) -> int:
+        return int.from_bytes(self._bytes(offset, 8), "little")
+
+    def _bytes(self, offset: int, count: int) -> bytes:
         if self._descriptor < 0:
             raise LimitFileError(Finding.MISSING, f"{self._path} is closed")
         try:
-            data = os.pread(self._descriptor, 8, offset)
+            data = os.pread(self._descriptor, count, offset)
         except OSError as error:
             raise LimitFileError(Finding.UNREADABLE, f"{self._path} can't be read: {error.strerror}") from error
-        if len(data) != 8:
+        if len(data) != count:
             raise LimitFileError(Finding.WRONG_SIZE, f"{self._path} was truncated")
-        return int.from_bytes(data, "little")
+        return data
 
     def top_costs(self, device: int, most: int) -> tuple[CostEntry, ...]:
         """The functions that were charged most on a device, largest first."""

@@ -60,6 +60,7 @@ enum hv_control_word {
     HV_CONTROL_MEASURED_BUSY = 6,
     HV_CONTROL_MEASURED_AT = 7,
     HV_CONTROL_CONTRACTED = 9, /* place 8 is a word of 32 bits */
+    HV_CONTROL_OTHERS_PPM = 10,
 };
 
 /* The file as shared memory, readable and writable; NULL, and errno says why. */

@@ -226,7 +226,8 @@ struct hv_device_control {
     uint32_t freeze;             /* futex word; 1: launches wait */
     uint32_t reserved0;
     uint64_t contracted;         /* packed like borrowed: the share in force instead of a higher limit; 0: none */
-    uint64_t reserved1[6];
+    uint64_t others_ppm;         /* turns that others have on the device for one of a process of the Pod */
+    uint64_t reserved1[5];
 };
 
 /* Per device, shared by all processes of the Pod. Each line has its own
@@ -242,13 +243,15 @@ struct hv_device_usage {
     uint64_t debt_ns;        /* GPU time that was used beyond its charges and is still to be paid */
     uint64_t retired0;       /* processes of 1.0 write the moment here up to which they have settled; nobody else uses it */
     uint64_t returned_ns;    /* wall time of charges that were given back because the work took less; ever increasing */
-    uint64_t long_times;     /* recent long launches, in us, faded: high half their times, low half what of those was GPU time */
+    uint64_t long_times;     /* processes of 1.1 write here; nobody reads it any more */
     uint64_t line1[1];
     uint64_t host_bytes;     /* pinned host memory, same protocol as total */
     uint64_t line2[7];
     uint64_t charged_ns;     /* GPU time charged since the file was made */
     uint64_t brief_ns;       /* of that, all but long launches: those are in hv_coverage. 0: nobody tells */
-    uint64_t line3[6];
+    uint64_t laid_ns;        /* laid down in hv_coverage since the file was made */
+    uint64_t crowd_ns;       /* the same, each moment times the processes of the Pod that had work then */
+    uint64_t line3[4];
 };
 
 /* Which slots may be other than FREE; a hint that saves readers from touching
@@ -406,6 +409,7 @@ HV_ASSERT_OFFSET(hv_device_control, measured_busy_ns, 48);
 HV_ASSERT_OFFSET(hv_device_control, measured_at_ns, 56);
 HV_ASSERT_OFFSET(hv_device_control, freeze, 64);
 HV_ASSERT_OFFSET(hv_device_control, contracted, 72);
+HV_ASSERT_OFFSET(hv_device_control, others_ppm, 80);
 HV_ASSERT_SIZE(hv_device_control, 128);
 
 HV_ASSERT_OFFSET(hv_device_usage, total, 0);
@@ -421,6 +425,8 @@ HV_ASSERT_OFFSET(hv_device_usage, long_times, 112);
 HV_ASSERT_OFFSET(hv_device_usage, host_bytes, 128);
 HV_ASSERT_OFFSET(hv_device_usage, charged_ns, 192);
 HV_ASSERT_OFFSET(hv_device_usage, brief_ns, 200);
+HV_ASSERT_OFFSET(hv_device_usage, laid_ns, 208);
+HV_ASSERT_OFFSET(hv_device_usage, crowd_ns, 216);
 HV_ASSERT_SIZE(hv_device_usage, 256);
 
 HV_ASSERT_SIZE(hv_slot_occupancy, 64);

@@ -6,8 +6,7 @@
 
 #define TICKS_A_ROUND ((uint64_t)HV_COVERAGE_WORDS * HV_COVERAGE_TICKS_A_WORD) /* ticks are counted in 64 bits */
 #define MOST_LATER 8
-#define FADING 32 /* launches over which what they took is averaged */
-#define NS_PER_US 1000
+#define MOST_OTHERS_PPM (UINT64_C(64) * HV_SHARE_FULL_PPM) /* more is a fault of the controller */
 #define BITS_MASK ((UINT64_C(1) << HV_COVERAGE_TICKS_A_WORD) - 1)
 
 /* The tick whose middle comes next: each belongs to the interval that its
@@ -58,17 +57,9 @@ uint64_t hv_cover(struct hv_coverage *coverage, uint64_t begin_ns, uint64_t end_
     return added * HV_COVERAGE_TICK_NS;
 }
 
-uint32_t hv_cover_part(uint64_t *times, uint64_t measured_ns, uint64_t covered_ns)
+uint64_t hv_own_turns(uint64_t ns, uint32_t own, uint64_t others_ppm)
 {
-    uint64_t word = hv_load_relaxed(times); /* carries no other data */
-    uint64_t took, covered;
-    do {
-        took = word >> 32;
-        covered = word & UINT32_MAX;
-        took += measured_ns / NS_PER_US - took / FADING;
-        covered += covered_ns / NS_PER_US - covered / FADING;
-        took = took > UINT32_MAX ? UINT32_MAX : took;
-        covered = covered > took ? took : covered; /* ticks are coarser than times */
-    } while (!hv_cas_relaxed(times, &word, took << 32 | covered));
-    return took == 0 ? HV_SHARE_FULL_PPM : (uint32_t)(covered * HV_SHARE_FULL_PPM / took); /* at most the whole */
+    uint64_t turns = (uint64_t)(own == 0 ? 1 : own) * HV_SHARE_FULL_PPM;
+    others_ppm = others_ppm < MOST_OTHERS_PPM ? others_ppm : MOST_OTHERS_PPM;
+    return (uint64_t)((unsigned __int128)ns * turns / (turns + others_ppm)); /* at most ns */
 }

@@ -17,9 +17,10 @@
 /* Lay [begin_ns, end_ns) down; the time of it that was not there yet, to the
  * tick. All of it where there is no line. */
 uint64_t hv_cover(struct hv_coverage *coverage, uint64_t begin_ns, uint64_t end_ns);
-/* What of such times is the Pod's GPU time, in ppm, after one more: its measured
- * time and what hv_cover said of it. *times is shared by the Pod's processes:
- * which of several that run by turns lays a moment down first is chance. */
-uint32_t hv_cover_part(uint64_t *times, uint64_t measured_ns, uint64_t covered_ns);
+
+/* On a device that gives each process turns of the same length, what of a time
+ * is that of own processes, beside others that have others_ppm turns for one of
+ * a process: as the daemon finds out. */
+uint64_t hv_own_turns(uint64_t ns, uint32_t own, uint64_t others_ppm);
 
 #endif

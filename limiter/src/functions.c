@@ -55,7 +55,7 @@ static uint64_t next_cost(const struct hv_function *function, const struct hv_me
 {
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     if (function->is_long)
-        return function->mean_ns * measured->long_part_ppm / HV_SHARE_FULL_PPM; /* a mean of 32-bit numbers */
+        return function->mean_ns;
     if (slowly && cost != 0 && function->undisturbed_ns > cost)
         return cost + (function->undisturbed_ns - cost) / (measured->too_little ? SOON : SLOWLY) + 1;
     return function->undisturbed_ns;
@@ -73,7 +73,8 @@ void hv_function_learn(struct hv_function *function, const struct hv_measured *m
     function->undisturbed_ns = hv_undisturbed(function->recent_ns, count, &alike);
     /* The mean of all at first, then of about the last MEAN_OVER. */
     uint64_t weight = samples < MEAN_OVER ? samples : MEAN_OVER;
-    function->mean_ns = (function->mean_ns * (weight - 1) + ns) / weight;
+    uint64_t own = measured->own_ns < ns ? measured->own_ns : ns;
+    function->mean_ns = (function->mean_ns * (weight - 1) + own) / weight;
     /* Half as long before it counts as short again: concurrency makes the same launch long and short by turns. */
     hv_store_relaxed_32(&function->is_long, function->undisturbed_ns >= (function->is_long ? HV_LONG_NS / 2 : HV_LONG_NS));
     /* A launch that takes longer from now on takes about the same time each time; what turns add is different each time. */

@@ -38,8 +38,10 @@ struct hv_function {
     uint32_t recent_ns[HV_RECENT_SAMPLES];
     uint64_t first_cost_ns; /* charged until the cost is learned; 0: HV_GUESSED_COST_NS */
     uint64_t undisturbed_ns; /* of the recent times: see hv_undisturbed */
-    uint64_t mean_ns;       /* of the last launches */
+    uint64_t mean_ns;       /* own time of the last launches */
     uint32_t is_long;
+    uint64_t own_ns;        /* of long ones: what they added to the Pod's GPU time, in the mean, while somebody looked */
+    uint64_t alone_ns;      /* the same since then */
 } __attribute__((aligned(HV_CACHE_LINE)));
 
 _Static_assert(offsetof(struct hv_function, recent_ns) <= HV_CACHE_LINE, "the first line is read by every launch");
@@ -90,8 +92,8 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
  * a time, so there is no undisturbed one to learn from. */
 #define HV_LONG_NS UINT64_C(4000000)
 
-/* Takes a measured time into account. long_part_ppm: what of long times is the
- * Pod's GPU time. beside_others: launches of this process run beside each other,
+/* Takes a measured time into account. own_ns: what it added to the Pod's GPU
+ * time, of long ones; else as measured. beside_others: launches of this process run beside each other,
  * so that times differ with how many do; then a cost rises slowly, because what
  * of it is GPU time was found out for a cost that stays. too_little: the driver
  * sees more GPU time than charges, so times that are higher than the cost are
@@ -100,7 +102,7 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
  * for each entry. */
 struct hv_measured {
     uint64_t ns;
-    uint32_t long_part_ppm;
+    uint64_t own_ns;
     bool beside_others;
     bool too_little;
     bool held;

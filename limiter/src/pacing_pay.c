@@ -15,14 +15,9 @@
  * smallest window, so that what is rounded up is made up for. */
 #define STEP_NS SLICE_WALL_NS
 
-/* What one charge pays of a debt, in wall time. Of those who wait together the
- * first pays all of it and the n-th its n-squared-th part, so that with their
- * slices they stay within the 20 ms that a launch may wait beyond its own time
- * and that of those before it. */
-#define REPAID_WALL_NS (8 * NS_PER_MS)
-/* Or this part of the launch's own cost: where many wait, or launch seldom, they
- * would be in debt for ever. */
-#define REPAID_PART 64
+/* What a charge pays of a debt: this part of itself, so that whoever has one is
+ * within a hundredth of its share while it pays. */
+#define REPAID_PART 100
 
 /* This one and those who wait already. */
 static uint32_t waiting(const struct hv_gate *gate)
@@ -81,10 +76,7 @@ uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, uint64_t cost_ns)
         uint64_t returned = hv_load_relaxed(&gate->usage->returned_ns);
         uint32_t rank = waiting(gate);
         paid = cost_ns + hv_bucket_gpu_ns(SLICE_WALL_NS / rank, gate->share_ppm); /* a slice beyond the launch itself */
-        uint64_t most = hv_bucket_gpu_ns(REPAID_WALL_NS / rank / rank, gate->share_ppm);
-        uint64_t part = cost_ns / REPAID_PART;
-        most = most < part ? part : most;
-        uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms, most, gate->now_ns);
+        uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms, paid / REPAID_PART, gate->now_ns);
         uint64_t gpu = hv_gate_corrected(gate, copy, hv_gate_overlapped(gate, paid)) + repaid;
         uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, gpu, gate->now_ns, &wall);
         if (start > gate->now_ns) {

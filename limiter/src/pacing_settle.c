@@ -6,6 +6,9 @@
  * learned while others had their turns on the device. */
 #define OVERCHARGED_PART 4
 
+/* Times its charge that a launch must take to be unlike those before it. */
+#define UNFORESEEN 4
+
 void hv_gate_count(struct hv_gate *gate, bool copy, bool brief, uint64_t gpu_ns)
 {
     if (copy)
@@ -15,13 +18,14 @@ void hv_gate_count(struct hv_gate *gate, bool copy, bool brief, uint64_t gpu_ns)
         hv_add_relaxed(&gate->usage->brief_ns, gpu_ns);
 }
 
-/* A charge was too low. One that was a guess is put right at its place, as far
- * as nobody then waits longer than for this launch; all else is debt. */
+/* A charge was too low. One that was a guess, or far off, is put right at its
+ * place, as far as nobody then waits longer than for this launch; all else is
+ * debt. */
 static void charge_later(struct hv_gate *gate, const struct hv_sample_result *result, uint64_t gpu_ns)
 {
     struct hv_bucket_terms terms = hv_gate_bucket_terms(gate);
     uint64_t left = hv_gate_corrected(gate, false, gpu_ns);
-    if (result->guessed) {
+    if (result->guessed || result->used_ns / UNFORESEEN > result->charged_ns) {
         uint64_t all = hv_gate_corrected(gate, false, result->used_ns);
         left = hv_bucket_charge_since(&gate->usage->bucket_ns, &terms, left, result->began_ns,
                                       gate->now_ns + hv_bucket_wall_ns(all, gate->share_ppm));

@@ -13,6 +13,9 @@
 /* Of a launch that has not ended. */
 #define LAY_EVERY_NS UINT64_C(20000000)
 
+#define OWN_OVER 16 /* launches over which what is their own is averaged */
+#define GONE_PART 4 /* less by more than this part of it */
+
 /* Charges are called too little where the correction is above 1 by this part. */
 #define TOO_LITTLE_PART 2
 
@@ -85,14 +88,20 @@ static void bound_clock(struct hv_event_clock *clock, const struct hv_sample *sa
 /* Lay down how far the launch has gone. */
 static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t begin_ns, uint64_t upto_ns)
 {
+    struct hv_device_usage *usage = files->devices[sample->device];
     if (sample->laid_upto_ns == 0) {
         sample->laid_from_ns = begin_ns;
         sample->laid_upto_ns = begin_ns;
     }
     if (upto_ns <= sample->laid_upto_ns)
         return;
-    sample->laid_ns += hv_cover(files->coverage[sample->device], sample->laid_upto_ns, upto_ns);
+    uint64_t added = hv_cover(files->coverage[sample->device], sample->laid_upto_ns, upto_ns);
+    uint32_t own = hv_slots_at_work(&files->slots, sample->device);
     sample->laid_upto_ns = upto_ns;
+    sample->laid_ns += added;
+    sample->own_ns += hv_own_turns(added, own, hv_load_relaxed(&files->control[sample->device]->others_ppm));
+    hv_add_relaxed(&usage->laid_ns, added);
+    hv_add_relaxed(&usage->crowd_ns, added * (own == 0 ? 1 : own));
 }
 
 /* Those who compare accounts with the driver's can't wait for the end of a very long launch. */
@@ -132,6 +141,29 @@ static bool is_held(const struct hv_files *files, uint32_t device, uint64_t now_
     return corrected_at != 0 && now_ns > corrected_at && now_ns - corrected_at > SILENT_NS;
 }
 
+static uint64_t averaged(uint64_t mean, uint64_t new)
+{
+    return mean == 0 ? new : mean - mean / OWN_OVER + new / OWN_OVER;
+}
+
+/* What of a long launch is the Pod's own. Where nobody looks any more how many
+ * turns others have, and launches take much less than before, the others have
+ * gone: then so much more of their time is their own that it is as before. */
+static uint64_t own_part(const struct hv_sample *sample, bool held)
+{
+    struct hv_function *function = sample->function;
+    if (!held) {
+        function->own_ns = averaged(function->own_ns, sample->own_ns);
+        function->alone_ns = function->own_ns;
+        return sample->own_ns;
+    }
+    function->alone_ns = averaged(function->alone_ns, sample->own_ns);
+    if (function->alone_ns >= function->own_ns - function->own_ns / GONE_PART || function->alone_ns == 0)
+        return sample->own_ns;
+    unsigned __int128 scaled = (unsigned __int128)sample->own_ns * function->own_ns / function->alone_ns;
+    return scaled < sample->laid_ns ? (uint64_t)scaled : sample->laid_ns; /* not more than it was measured to take */
+}
+
 static struct hv_sample_result result_of(struct hv_sampler *sampler, struct hv_sample *sample,
                                          const struct hv_files *files, uint64_t elapsed_ns, uint64_t now_ns)
 {
@@ -140,7 +172,7 @@ static struct hv_sample_result result_of(struct hv_sampler *sampler, struct hv_s
                                       .measured_ns = elapsed_ns > sample->gap_ns ? elapsed_ns - sample->gap_ns : elapsed_ns,
                                       .copy = sample->function->kind == HV_FUNCTION_COPY};
     struct hv_measured measured = {.ns = result.measured_ns,
-                                   .long_part_ppm = HV_SHARE_FULL_PPM,
+                                   .own_ns = result.measured_ns,
                                    .beside_others = sampler->surveys[sample->device].several,
                                    .held = is_held(files, sample->device, now_ns),
                                    .too_little = charges_are_too_little(files, sample->device),
@@ -150,9 +182,8 @@ static struct hv_sample_result result_of(struct hv_sampler *sampler, struct hv_s
         result.laid = true;
         result.guessed = sample->unlearned;
         result.began_ns = sample->laid_from_ns;
-        result.used_ns = sample->laid_ns;
-        measured.long_part_ppm =
-            hv_cover_part(&files->devices[sample->device]->long_times, result.measured_ns, result.used_ns);
+        result.used_ns = own_part(sample, measured.held);
+        measured.own_ns = result.used_ns;
     }
     hv_function_learn(sample->function, &measured);
     return result;
@@ -293,7 +324,7 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         sample->unlearned = hv_load_relaxed(&function->cost_ns) == 0;
         sample->laid = function->kind != HV_FUNCTION_COPY &&
                        (sample->unlearned || hv_load_relaxed_32(&function->is_long) != 0);
-        sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = 0;
+        sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = 0;
         if (sample->unlearned)
             hv_add_acq_rel_32(&function->in_flight, 1);
         hv_add_acq_rel_32(&sampler->pending[device], 1);

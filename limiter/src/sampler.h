@@ -42,7 +42,8 @@ struct hv_sample {
     bool laid;             /* onto the Pod's line of GPU time, as far as it has gone */
     uint64_t laid_from_ns; /* 0: not begun, or not known */
     uint64_t laid_upto_ns;
-    uint64_t laid_ns;      /* what that has added so far */
+    uint64_t laid_ns;      /* what that has added so far, */
+    uint64_t own_ns;       /* and what of it was the Pod's own turns */
     bool surveyed;         /* one of the launches of the survey under way */
 };
 
@@ -75,7 +76,7 @@ struct hv_sample_result {
     uint64_t charged_ns;
     uint64_t measured_ns;
     uint64_t began_ns;
-    uint64_t used_ns;  /* what it added to the Pod's GPU time: where `laid` */
+    uint64_t used_ns;  /* what it added to the Pod's GPU time, others' turns taken off: where `laid` */
     bool laid;         /* a long launch, or one whose cost was not known */
     bool guessed;      /* the latter */
     bool copy; /* runs beside kernels and is no GPU time */

@@ -118,6 +118,28 @@ static void debt_is_bounded_and_paid_little_by_little(void)
 }
 
 /* What turned out to be no debt leaves the rest. */
+/* Work that took more than its charge: put where the charge stood, and not beyond what was said. */
+static void put_right_at_its_place(void)
+{
+    const struct hv_bucket_terms terms = {.share_ppm = 500000, .burst_ns = 10 * MS, .debt_ns = 10000 * MS};
+    uint64_t bucket = 1000 * MS;
+    /* It began at 1000 ms, took 20 ms more than was charged, and nobody waits: 40 ms of wall time from there. */
+    CHECK_EQUAL(hv_bucket_charge_since(&bucket, &terms, 20 * MS, 1000 * MS, 1060 * MS), 0);
+    CHECK_EQUAL(bucket, 1040 * MS);
+    /* Idle since before it began: what was idle is not saved up. */
+    bucket = 500 * MS;
+    CHECK_EQUAL(hv_bucket_charge_since(&bucket, &terms, 20 * MS, 1000 * MS, 1060 * MS), 0);
+    CHECK_EQUAL(bucket, 1040 * MS);
+    /* Others wait already: what has no room is left. */
+    bucket = 1050 * MS;
+    CHECK_EQUAL(hv_bucket_charge_since(&bucket, &terms, 20 * MS, 1000 * MS, 1060 * MS), 15 * MS);
+    CHECK_EQUAL(bucket, 1060 * MS);
+    CHECK_EQUAL(hv_bucket_charge_since(&bucket, &terms, 20 * MS, 1000 * MS, 1060 * MS), 20 * MS);
+    bucket = UINT64_MAX; /* scribbled */
+    CHECK_EQUAL(hv_bucket_charge_since(&bucket, &terms, 20 * MS, 1000 * MS, 1060 * MS), 20 * MS);
+    CHECK_EQUAL(bucket, UINT64_MAX);
+}
+
 static void debt_is_lowered(void)
 {
     uint64_t debt = 20 * MS;
@@ -229,6 +251,7 @@ int main(void)
     give_back_and_rescale();
     debt_is_bounded_and_paid_little_by_little();
     debt_is_lowered();
+    put_right_at_its_place();
     scribbled();
     clocks_that_jump();
     borrowed_shares();

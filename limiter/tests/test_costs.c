@@ -8,6 +8,7 @@
 #include "functions.h"
 
 #define MS UINT64_C(1000000)
+#define NOT_LAID UINT64_MAX /* all of it is its own */
 #define START (123456 * MS)
 
 /* ---- the cost of a function ---- */
@@ -24,24 +25,24 @@ static void undisturbed(void)
     CHECK_EQUAL(hv_undisturbed(many, 9, &alike), 100); /* one that is wrong does not stand for all */
 }
 
-static void learn(struct hv_function *function, uint64_t ns, uint32_t part_ppm, bool beside_others)
+static void learn(struct hv_function *function, uint64_t ns, uint64_t own_ns, bool beside_others)
 {
-    hv_function_learn(function, &(struct hv_measured){.ns = ns, .long_part_ppm = part_ppm, .beside_others = beside_others, .at_ns = 1});
+    hv_function_learn(function, &(struct hv_measured){.ns = ns, .own_ns = own_ns, .beside_others = beside_others, .at_ns = 1});
 }
 
 static void follows_a_change(void)
 {
     struct hv_function function = {0};
     for (int i = 0; i < 40; i++)
-        learn(&function, 100, HV_SHARE_FULL_PPM, false);
+        learn(&function, 100, NOT_LAID, false);
     CHECK_EQUAL(function.cost_ns, 100);
     for (int i = 0; i < HV_RECENT_SAMPLES - 2; i++)
-        learn(&function, 1000, HV_SHARE_FULL_PPM, false); /* a neighbour's turns may do this */
+        learn(&function, 1000, NOT_LAID, false); /* a neighbour's turns may do this */
     CHECK_EQUAL(function.cost_ns, 100);
     for (int i = 0; i < 2; i++)
-        learn(&function, 1000, HV_SHARE_FULL_PPM, false);
+        learn(&function, 1000, NOT_LAID, false);
     CHECK_EQUAL(function.cost_ns, 1000);
-    learn(&function, 0, HV_SHARE_FULL_PPM, false);
+    learn(&function, 0, NOT_LAID, false);
     CHECK(function.cost_ns >= 1); /* 0 would mean not learned */
 }
 
@@ -50,9 +51,9 @@ static void rises_slowly_among_scattered_times(void)
 {
     struct hv_function function = {0};
     for (int i = 0; i < 40; i++)
-        learn(&function, 100000, HV_SHARE_FULL_PPM, false);
+        learn(&function, 100000, NOT_LAID, false);
     for (uint64_t i = 0; i < 60; i++)
-        learn(&function, 150000 + i * 7919 % 64 * 40000, HV_SHARE_FULL_PPM, false);
+        learn(&function, 150000 + i * 7919 % 64 * 40000, NOT_LAID, false);
     CHECK(function.cost_ns < 160000);
 }
 
@@ -61,12 +62,12 @@ static void rises_slowly_beside_others(void)
 {
     struct hv_function function = {0};
     for (int i = 0; i < 40; i++)
-        learn(&function, 100000, HV_SHARE_FULL_PPM, true);
+        learn(&function, 100000, NOT_LAID, true);
     for (int i = 0; i < 40; i++)
-        learn(&function, 200000, HV_SHARE_FULL_PPM, true);
+        learn(&function, 200000, NOT_LAID, true);
     CHECK(function.cost_ns > 100000 && function.cost_ns < 125000);
-    learn(&function, 50000, HV_SHARE_FULL_PPM, true);
-    learn(&function, 50000, HV_SHARE_FULL_PPM, true);
+    learn(&function, 50000, NOT_LAID, true);
+    learn(&function, 50000, NOT_LAID, true);
     CHECK_EQUAL(function.cost_ns, 50000);
 }
 
@@ -75,7 +76,7 @@ static void long_ones(void)
 {
     struct hv_function function = {0};
     for (int i = 0; i < 200; i++)
-        learn(&function, i % 2 == 0 ? 30 * MS : 50 * MS, 250000, false);
+        learn(&function, i % 2 == 0 ? 30 * MS : 50 * MS, i % 2 == 0 ? 8 * MS : 12 * MS, false);
     CHECK(function.is_long);
     CHECK(function.cost_ns > 9 * MS && function.cost_ns < 11 * MS);
 }
@@ -151,16 +152,49 @@ static void many_at_once(void)
     CHECK_EQUAL(covered_together, 20002 * MS);
 }
 
-static void parts(void)
+static void own_turns(void)
 {
-    uint64_t times = 0;
-    CHECK_EQUAL(hv_cover_part(&times, 0, 0), HV_SHARE_FULL_PPM); /* nothing known */
-    uint32_t part = 0;
-    for (int i = 0; i < 400; i++) /* of eight that run by turns, one is the first to tell */
-        part = hv_cover_part(&times, 160 * MS, i % 8 == 0 ? 160 * MS : 0);
-    CHECK(part > 105000 && part < 145000);
-    times = UINT64_MAX; /* scribbled */
-    CHECK(hv_cover_part(&times, 160 * MS, 20 * MS) <= HV_SHARE_FULL_PPM);
+    CHECK_EQUAL(hv_own_turns(180 * MS, 8, HV_SHARE_FULL_PPM), 160 * MS);
+    CHECK_EQUAL(hv_own_turns(40 * MS, 1, HV_SHARE_FULL_PPM), 20 * MS);
+    CHECK_EQUAL(hv_own_turns(40 * MS, 3, 0), 40 * MS);                 /* nobody else */
+    CHECK_EQUAL(hv_own_turns(40 * MS, 0, HV_SHARE_FULL_PPM), 20 * MS); /* at least the one that asks */
+    CHECK(hv_own_turns(65 * MS, 1, UINT64_MAX) == 1 * MS);             /* scribbled */
+    CHECK(hv_own_turns(UINT64_MAX, UINT32_MAX, 1) <= UINT64_MAX);
+}
+
+/* With the daemon gone what its correction is for stays, until the work is other work. */
+static void held_costs_stay(void)
+{
+    struct hv_function function = {0};
+    for (int i = 0; i < 40; i++)
+        learn(&function, 100000, NOT_LAID, false);
+    struct hv_measured held = {.held = true, .at_ns = 1, .own_ns = NOT_LAID, .ns = 120000};
+    for (int i = 0; i < 40; i++)
+        hv_function_learn(&function, &held);
+    CHECK_EQUAL(function.cost_ns, 100000);
+    held.ns = 1000000;
+    for (int i = 0; i < 40; i++)
+        hv_function_learn(&function, &held);
+    CHECK_EQUAL(function.cost_ns, 1000000);
+}
+
+/* Times that scatter are taken for the launch's own sooner where the driver sees more than is charged. */
+static void rises_sooner_where_charges_are_too_little(void)
+{
+    struct hv_function told = {0}, not_told = {0};
+    for (int i = 0; i < 40; i++) {
+        learn(&told, 100000, NOT_LAID, true);
+        learn(&not_told, 100000, NOT_LAID, true);
+    }
+    struct hv_measured longer = {.ns = 1000000, .own_ns = NOT_LAID, .beside_others = true, .at_ns = 1};
+    for (int i = 0; i < 100; i++) {
+        hv_function_learn(&not_told, &longer);
+        longer.too_little = true;
+        hv_function_learn(&told, &longer);
+        longer.too_little = false;
+    }
+    CHECK(told.cost_ns > 250000);
+    CHECK(not_told.cost_ns < 110000);
 }
 
 int main(void)
@@ -175,6 +209,8 @@ int main(void)
     ticks_round_fairly();
     old_rounds_are_forgotten();
     many_at_once();
-    parts();
+    own_turns();
+    held_costs_stay();
+    rises_sooner_where_charges_are_too_little();
     return CHECK_RESULT();
 }

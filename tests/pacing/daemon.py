@@ -54,7 +54,9 @@ class Daemon:
                     share=self._contracted[pod] or load.share,
                     under_way=any(slot.devices and slot.devices[device].unfinished_ns for slot in survey.slots),
                 )
-                ready = self._aligned[pod][device].after(reading, files.usage, device)
+                aligned = self._aligned[pod][device]
+                ready = aligned.after(reading, files.usage, device)
+                files.shm.set_others(device, aligned.turns.value)
                 if ready is None:
                     continue
                 correction = self._corrections[pod][device] = self._corrections[pod][device].after(ready)

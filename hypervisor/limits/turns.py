@@ -1,0 +1,56 @@
+"""How many turns others have on a device for one of an allocation's processes.
+
+A device that several processes use gives each of them turns. A long launch is measured with others' turns among its
+own; with n processes of the allocation at work beside others that have m turns for one of theirs, n / (n + m) of what
+it was measured to take is its own. n the limiter knows at each moment; m is found out here, from what the driver tells
+of the same moments. It does not depend on how many of its processes an allocation has at work.
+
+Pure. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+MOST = 64.0
+FADING = 0.9  # of what earlier windows weigh
+ENOUGH = 0.1  # of a window under way: less says little
+UNLIKE = 0.15  # of the own part: a window that says something else than those before
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The estimate, what it rests on, and the last window where that was unlike those before."""
+
+    value: float = 0.0
+    weight: float = 0.0
+    strange: tuple[float, float] | None = None
+
+    def after(self, *, busy: float, brief: float, laid: float, own: float, window: float) -> Turns:
+        """With one more window: how long of it the driver saw the allocation busy, what of that was brief launches,
+        how long long ones were under way, and how many processes had work then, in the mean."""
+        numbers = (busy, brief, laid, own, window)
+        if not all(math.isfinite(number) for number in numbers) or window <= 0 or own < 1:
+            return self
+        taken = busy - max(brief, 0.0)
+        if laid < ENOUGH * window or laid > 1.1 * window or taken * MOST < laid:
+            return self
+        part = taken / laid
+        turns = own * (1 / part - 1)
+        weight = laid * (part * part / own) ** 2  # as the error of the part goes into that of the turns
+        if self.weight and abs(part - own / (own + self.value)) > UNLIKE * part:
+            if self.strange is None:
+                return replace(self, strange=(turns, weight))
+            return Turns().weighed(*self.strange).weighed(turns, weight)
+        return replace(self, strange=None).weighed(turns, weight)
+
+    def weighed(self, turns: float, weight: float) -> Turns:
+        """With one more estimate."""
+        before = self.weight * FADING
+        value = (self.value * before + turns * weight) / (before + weight)
+        return replace(self, value=min(max(value, 0.0), MOST), weight=before + weight)
+
+    def own_part(self, own: float) -> float:
+        """What of the time of long launches is the allocation's, with so many of its processes at work."""
+        return own / (own + self.value)
