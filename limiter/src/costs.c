@@ -13,15 +13,22 @@
  * waiting for them, as the ranks of a collective do. */
 #define LEARNING_NS UINT64_C(20000000)
 #define ENOUGH_SAMPLES 3
+/* Launches of all processes over which a long one's own time is averaged. */
+#define AVERAGED_OVER 32
 /* A longer one is measured by each process for itself: the table is open to be scribbled into. */
 #define MOST_BELIEVED_NS UINT64_C(200000000)
 
 static const char *name_of(const struct hv_function *function)
 {
-    const char *name = NULL;
-    void *handle = (void *)(uintptr_t)function->handle;
     if (function->kind != 0)
         return function->kind == HV_FUNCTION_GRAPH ? "graph" : "copy";
+    return hv_costs_kernel_name((const void *)(uintptr_t)function->handle);
+}
+
+const char *hv_costs_kernel_name(const void *kernel)
+{
+    const char *name = NULL;
+    void *handle = (void *)(uintptr_t)kernel; /* the driver's own: it is asked about it only */
     if (HV_DRIVER(cuFuncGetName) != NULL && HV_DRIVER(cuFuncGetName)(&name, handle) == CUDA_SUCCESS && name != NULL)
         return name;
     /* A handle of a library's kernel, which launches take as well. */
@@ -30,15 +37,18 @@ static const char *name_of(const struct hv_function *function)
     return NULL;
 }
 
+uint64_t hv_costs_name_hash(const char *name)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (const unsigned char *c = (const unsigned char *)name; *c != '\0'; c++)
+        hash = (hash ^ *c) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 /* The same in every process of the Pod: by name and shape, not by handle. */
 static uint64_t shared_key(const struct hv_function *function, const char *name)
 {
-    uint64_t shape = function->key ^ (uint64_t)function->handle * UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t key = UINT64_C(0xcbf29ce484222325);
-    for (const unsigned char *c = (const unsigned char *)name; *c != '\0'; c++)
-        key = (key ^ *c) * UINT64_C(0x100000001b3);
-    if (function->kind != 0)
-        key ^= shape; /* graphs have no names of their own */
+    uint64_t key = hv_costs_name_hash(name) ^ hv_load_relaxed(&function->shape);
     key = (key ^ function->device) * UINT64_C(0x9e3779b97f4a7c15);
     return key == 0 ? 1 : key;
 }
@@ -99,13 +109,27 @@ bool hv_costs_settled(struct hv_function *function, uint64_t now_ns)
     return hv_cas_acq_rel(&entry->learning_until_ns, &until, now_ns + LEARNING_NS);
 }
 
+void hv_costs_average(struct hv_function *function, uint64_t own_ns)
+{
+    if (!is_entered(function))
+        return;
+    struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
+    uint64_t mean = hv_load_relaxed(&entry->cost_ns); /* carries no other data */
+    uint64_t next;
+    do {
+        next = mean == 0 ? own_ns : mean - mean / AVERAGED_OVER + own_ns / AVERAGED_OVER;
+    } while (!hv_cas_relaxed(&entry->cost_ns, &mean, next));
+    hv_store_relaxed(&function->cost_ns, next == 0 ? 1 : next);
+}
+
 void hv_costs_publish(struct hv_function *function, uint64_t now_ns)
 {
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     if (cost == 0 || !is_entered(function))
         return;
     struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
-    hv_store_relaxed(&entry->cost_ns, cost);
+    if (hv_load_relaxed_32(&function->is_long) == 0) /* else it is the mean over all processes already */
+        hv_store_relaxed(&entry->cost_ns, cost);
     uint64_t launches = hv_exchange_acq_rel(&function->launches, 0);
     if (launches != 0)
         hv_add_relaxed(&entry->launches, launches);

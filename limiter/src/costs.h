@@ -7,6 +7,11 @@
 
 #include "functions.h"
 
+/* The driver's name of a kernel; NULL where it does not tell. */
+const char *hv_costs_kernel_name(const void *kernel);
+
+uint64_t hv_costs_name_hash(const char *name);
+
 /* Write what this process has learned of a function into the shared table;
  * nothing if there is no name for it or no room. */
 void hv_costs_publish(struct hv_function *function, uint64_t now_ns);
@@ -16,5 +21,10 @@ void hv_costs_publish(struct hv_function *function, uint64_t now_ns);
  * launches would all begin with a guess; ask again soon. Bounded: a process that
  * is stopped meanwhile holds up nobody for long. */
 bool hv_costs_settled(struct hv_function *function, uint64_t now_ns);
+
+/* A long launch has taken so much own GPU time: its function costs the mean over
+ * all processes of the Pod. Which of several that run by turns is the first to
+ * tell of a moment is chance, and would make one pay for others. */
+void hv_costs_average(struct hv_function *function, uint64_t own_ns);
 
 #endif

@@ -8,23 +8,23 @@
 #define SOON 256
 #define NEAR_PART 4 /* times up to a quarter longer are the launch's own scatter; beyond lie others' turns */
 
-struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t key, uint32_t device, uint32_t kind,
-                                      const void *handle)
+struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t key, const struct hv_identity *identity)
 {
     uint32_t index = (uint32_t)(key >> (64 - HV_FUNCTIONS_LOG2));
     for (uint32_t probe = 0; probe < HV_FUNCTION_PROBES; probe++) {
         struct hv_function *entry = &table->entries[(index + probe) & (HV_FUNCTIONS - 1)];
         uint64_t found = 0;
         if (hv_cas_acq_rel(&entry->key, &found, key)) {
-            hv_store_relaxed_32(&entry->device, device);
-            hv_store_relaxed_32(&entry->kind, kind);
-            hv_store_relaxed(&entry->handle, (uint64_t)(uintptr_t)handle);
+            hv_store_relaxed_32(&entry->device, identity->device);
+            hv_store_relaxed_32(&entry->kind, identity->kind);
+            hv_store_relaxed(&entry->handle, (uint64_t)(uintptr_t)identity->handle);
+            hv_store_relaxed(&entry->shape, identity->shape);
             return entry;
         }
         if (found == key)
             return entry;
     }
-    hv_store_relaxed_32(&table->overflow.device, device);
+    hv_store_relaxed_32(&table->overflow.device, identity->device);
     return &table->overflow;
 }
 

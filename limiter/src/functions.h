@@ -36,6 +36,7 @@ struct hv_function {
     uint64_t handle;        /* of the driver: for its name */
     uint64_t launches;      /* that were paid for and not published yet; an estimate: see charge() */
     uint32_t recent_ns[HV_RECENT_SAMPLES];
+    uint64_t shape;         /* the same in every process of the Pod: grid and block, or of a graph its kernels */
     uint64_t first_cost_ns; /* charged until the cost is learned; 0: HV_GUESSED_COST_NS */
     uint64_t undisturbed_ns; /* of the recent times: see hv_undisturbed */
     uint64_t mean_ns;       /* own time of the last launches */
@@ -60,10 +61,15 @@ static inline uint64_t hv_grid_bucket(uint64_t blocks)
     return (uint64_t)bits << 4 | leading;
 }
 
+static inline uint64_t hv_shape(uint64_t blocks, uint64_t threads_per_block, uint32_t device)
+{
+    return (hv_grid_bucket(blocks) << 32 | threads_per_block << 8 | device) * UINT64_C(0xd6e8feb86659fd93);
+}
+
 static inline uint64_t hv_function_key(const void *handle, uint64_t blocks, uint64_t threads_per_block, uint32_t device)
 {
     uint64_t key = (uint64_t)(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15);
-    key ^= (hv_grid_bucket(blocks) << 32 | threads_per_block << 8 | device) * UINT64_C(0xd6e8feb86659fd93);
+    key ^= hv_shape(blocks, threads_per_block, device);
     key ^= key >> 31;
     return key | 1; /* never 0 */
 }
@@ -83,9 +89,15 @@ static inline struct hv_function *hv_function_find(struct hv_function *entries, 
     return NULL;
 }
 
+struct hv_identity {
+    uint32_t device;
+    uint32_t kind;
+    const void *handle;
+    uint64_t shape;
+};
+
 /* The entry of this key, made if need be. */
-struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t key, uint32_t device, uint32_t kind,
-                                      const void *handle);
+struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t key, const struct hv_identity *identity);
 
 /* Launches that take so long are all measured, and what they added to the Pod's
  * GPU time is accounted for: see coverage.h. Others' turns are always among such

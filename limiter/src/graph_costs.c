@@ -1,5 +1,6 @@
 #include "graph_costs.h"
 
+#include "costs.h"
 #include "driver.h"
 #include "functions.h"
 #include "os.h"
@@ -11,6 +12,7 @@ struct sum {
     struct hv_process *process;
     uint32_t device;
     uint64_t ns;
+    uint64_t kernels; /* a hash of their names and shapes: the same graph in another process has the same */
 };
 
 static void add_kernel(CUgraphNode node, struct sum *sum)
@@ -28,7 +30,10 @@ static void add_kernel(CUgraphNode node, struct sum *sum)
     struct hv_function *known = hv_function_find(sum->process->functions.entries,
                                                  hv_function_key(function, blocks, threads, sum->device));
     uint64_t cost = known == NULL ? 0 : hv_load_relaxed(&known->cost_ns);
+    const char *name = hv_costs_kernel_name(function);
     sum->ns += cost != 0 ? cost : HV_GUESSED_COST_NS;
+    sum->kernels = (sum->kernels ^ (name == NULL ? 0 : hv_costs_name_hash(name)) ^ hv_shape(blocks, threads, sum->device)) *
+                   UINT64_C(0x9e3779b97f4a7c15);
 }
 
 static void add_graph(CUgraph graph, struct sum *sum, unsigned int depth)
@@ -72,12 +77,15 @@ void hv_graph_costs_from(struct hv_process *process, CUgraphExec executable, CUg
     if (sum.device >= HV_MAX_DEVICES)
         return;
     add_graph(graph, &sum, 0);
+    const struct hv_identity identity = {
+        .device = sum.device, .kind = HV_FUNCTION_GRAPH, .handle = executable, .shape = sum.kernels};
     struct hv_function *entry =
-        hv_function_enter(&process->functions, hv_function_key(executable, 1, 0, sum.device), sum.device,
-                          HV_FUNCTION_GRAPH, executable);
+        hv_function_enter(&process->functions, hv_function_key(executable, 1, 0, sum.device), &identity);
     if (entry == &process->functions.overflow)
         return; /* of many */
     hv_store_relaxed_32(&entry->samples, 0);
     hv_store_relaxed(&entry->cost_ns, 0);
     hv_store_relaxed(&entry->first_cost_ns, sum.ns);
+    hv_store_relaxed(&entry->shape, sum.kernels); /* it may have been another one at the same address */
+    hv_store_relaxed(&entry->published, 0);
 }

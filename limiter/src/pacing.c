@@ -144,7 +144,14 @@ static bool is_captured(const struct hv_launch *launch)
 static struct hv_function *function_of(const struct hv_gate *gate, const struct hv_launch *launch)
 {
     uint64_t key = hv_function_key(launch->function, launch->blocks, launch->threads_per_block, gate->device);
-    return hv_function_enter(&gate->process->functions, key, gate->device, (uint32_t)launch->kind, launch->function);
+    const struct hv_identity identity = {
+        .device = gate->device,
+        .kind = (uint32_t)launch->kind,
+        .handle = launch->function,
+        /* A graph that was not seen to be made is known to this process alone. */
+        .shape = launch->kind == HV_LAUNCH_GRAPH ? key
+                                                 : hv_shape(launch->blocks, launch->threads_per_block, gate->device)};
+    return hv_function_enter(&gate->process->functions, key, &identity);
 }
 
 static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurable)

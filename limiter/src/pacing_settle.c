@@ -72,8 +72,11 @@ void hv_gate_poll(struct hv_gate *gate)
     uint32_t count = hv_sampler_poll(sampler, hv_files(), gate->device, gate->now_ns, results);
     for (uint32_t i = 0; i < count; i++)
         settle(gate, &results[i]);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
+        if (results[i].laid && hv_load_relaxed_32(&results[i].function->is_long) != 0)
+            hv_costs_average(results[i].function, results[i].used_ns);
         hv_costs_publish(results[i].function, gate->now_ns);
+    }
     if (count != 0)
         hv_gate_tell_unfinished(gate);
 }

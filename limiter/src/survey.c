@@ -6,6 +6,9 @@
 /* Launches of a stream in one survey from which on it counts. */
 #define TAKES_PART 3
 
+/* A time that is so many times the usual one had others' turns in it. */
+#define LENGTHENED 1.5f
+
 /* Time between two surveys: at first, and once their results agree. */
 #define FIRST_SURVEY_NS UINT64_C(20000000)
 #define LONGEST_SURVEY_NS UINT64_C(1000000000)
@@ -74,15 +77,16 @@ static struct interval common_time(const struct interval *intervals, uint32_t co
     return common;
 }
 
-/* What part of their times the intervals cover together. The others' turns
- * lengthen both alike, so they don't matter. */
-static uint64_t covered_ppm(const struct interval *intervals, uint32_t count, struct interval within)
+/* What part of their times the intervals cover together. Those that others'
+ * turns have lengthened, and with them all that run at the same time, are left
+ * out: they overlap as long as the turns last. */
+static uint64_t covered_ppm(const struct interval *intervals, uint32_t count, struct interval within, float usual)
 {
     float covered_ms = 0, sum_ms = 0, until_ms = within.begin_ms;
     for (uint32_t i = 0; i < count; i++) {
         float begin = intervals[i].begin_ms > within.begin_ms ? intervals[i].begin_ms : within.begin_ms;
         float end = intervals[i].end_ms < within.end_ms ? intervals[i].end_ms : within.end_ms;
-        if (end <= begin)
+        if (end <= begin || intervals[i].over_cost > usual * LENGTHENED)
             continue;
         sum_ms += end - begin;
         if (end > until_ms) {
@@ -118,10 +122,11 @@ static void conclude(struct hv_sampler *sampler, uint32_t device, bool held, uin
     survey->interval_ns = survey->interval_ns < LONGEST_SURVEY_NS ? survey->interval_ns : LONGEST_SURVEY_NS;
     if (count < HV_SURVEYED / 2)
         return;
-    uint64_t ppm = covered_ppm(intervals, count, common_time(intervals, count));
+    float usual = middle_over_cost(intervals, count);
+    uint64_t ppm = covered_ppm(intervals, count, common_time(intervals, count), usual);
     if (ppm == 0) /* the streams were used one after the other */
         ppm = HV_SHARE_FULL_PPM;
-    ppm = (uint64_t)((double)ppm * (double)middle_over_cost(intervals, count));
+    ppm = (uint64_t)((double)ppm * (double)usual);
     survey->recent_ppm[survey->count % HV_SURVEYS] =
         ppm > HV_SHARE_FULL_PPM ? HV_SHARE_FULL_PPM : ppm < HV_SHARE_FULL_PPM / 16 ? HV_SHARE_FULL_PPM / 16 : (uint32_t)ppm;
     survey->count++;
