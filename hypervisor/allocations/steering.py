@@ -121,6 +121,7 @@ def _reading(held: Held, place: int, busy_ratio: float | None, busy_at: float, c
         charged_at=charged.at,
         under_way=charged.under_way,
         share=_share_in_force(memory, grant.limit_share_ppm / SHARE_FULL_PPM),
+        processes=len(held.processes),
     )
 
 

@@ -27,7 +27,10 @@ DOUBT_TO_LOWER = 3.0  # and where it would open the limit
 LEAST_READINGS = 2.0
 READINGS_TO_LOWER = 3
 READINGS_TO_LOWER_IN_A_ROW = 2
-DEAD_BAND = 0.01  # of the correction: the driver tells whole percents
+DEAD_BAND = 0.004  # of the correction
+HALF_A_PERCENT = 0.005
+WHOLE_PERCENTS = 0.02  # what a few processes of a window may be off, as the driver tells whole percents
+UNLIKE = 0.06  # of a reading: less is no other work
 MOST_STEP = 2.0
 RECOIL = 1.25  # times the share: a correction below 1 is taken back by as much, at once
 BUSY_FLOOR = 0.005  # below this neither side says anything
@@ -53,7 +56,8 @@ class Reading:
     """One look: the share of time that the driver saw the processes busy in the window that ended at busy_at (None: it
     does not say), GPU time charged so far at charged_at and how much of that a launch was in the mean, and the share in
     force, what was lent included. covered_ns: on top of that, the time up to busy_at in which long launches were under
-    way. under_way: charged work has not ended, and none was charged, since a while before."""
+    way. under_way: charged work has not ended, and none was charged, since a while before. processes: whose busy
+    ratios were added up, each told in whole percents."""
 
     busy_ratio: float | None
     busy_at: float
@@ -63,6 +67,7 @@ class Reading:
     share: float
     under_way: bool = False
     covered_ns: int = 0
+    processes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,23 +218,27 @@ class Correction:
         if not lately.last.follows or lately.count < ENOUGH_TO_HOLD_BACK or lately.u <= 0:
             return None
         ratio = lately.ratio
-        raises = self.mean > share + ABOVE_POINTS and ratio - self.value > max(DOUBT * lately.error, self._dead)
-        lowers = self.mean < share - BELOW_POINTS and self.value - ratio > max(DOUBT_TO_LOWER * lately.error, self._dead)
+        dead = self._dead(lately)
+        raises = self.mean > share + ABOVE_POINTS and ratio - self.value > max(DOUBT * lately.error, dead)
+        lowers = self.mean < share - BELOW_POINTS and self.value - ratio > max(DOUBT_TO_LOWER * lately.error, dead)
         lowers = lowers and lately.scatter < ALIKE * lately.x / lately.count
         if not raises and not (lowers and not self.does_not_hold):
             return None
         moved = _within(min(max(ratio, self.value / MOST_STEP), self.value * MOST_STEP))
         return replace(self, value=moved, frozen="", evidence=self.lately, surprises=())
 
-    @property
-    def _dead(self) -> float:
-        return DEAD_BAND * self.value
+    def _dead(self, evidence: _Evidence) -> float:
+        """What of a difference is no reason to move: what several whole percents may all be off in the same way, which
+        no number of readings takes away."""
+        processes = max(self.last.processes, 1) if self.last is not None else 1
+        off = HALF_A_PERCENT * (processes - 1) * evidence.count / evidence.u
+        return max(DEAD_BAND * self.value, off)
 
     def weighed(self, new: _Sight) -> Correction:
         """With one more reading as evidence."""
         before = self.evidence
         if before.count > LEAST_READINGS:
-            allowed = max(SURPRISE * before.scatter, 0.2 * new.x, 2 * DEAD_BAND)
+            allowed = max(SURPRISE * before.scatter, UNLIKE * new.x, WHOLE_PERCENTS)
             if abs(new.x - before.ratio * new.u) > allowed:
                 strange = (*self.surprises, new)
                 if len(strange) < 2:
@@ -248,7 +257,7 @@ class Correction:
             return replace(self, frozen="too few readings with charges")
         lowers = evidence.ratio < self.value
         doubt = DOUBT_TO_LOWER if lowers else DOUBT
-        if abs(evidence.ratio - self.value) <= max(doubt * evidence.error, self._dead):
+        if abs(evidence.ratio - self.value) <= max(doubt * evidence.error, self._dead(evidence)):
             return replace(self, frozen="")
         wanted = READINGS_TO_LOWER_IN_A_ROW if evidence.last.follows else READINGS_TO_LOWER
         if lowers and evidence.count < sum(FADING**age for age in range(wanted)):

@@ -33,14 +33,14 @@ struct hv_function {
     uint32_t samples;
     uint32_t device;
     uint32_t kind;          /* as in hv_learned_cost */
-    uint64_t handle;        /* of the driver: for its name */
+    uint32_t is_long;       /* each launch is measured, and charged in the slow path */
     uint64_t launches;      /* that were paid for and not published yet; an estimate: see charge() */
     uint32_t recent_ns[HV_RECENT_SAMPLES];
+    uint64_t handle;        /* of the driver: for its name */
     uint64_t shape;         /* the same in every process of the Pod: grid and block, or of a graph its kernels */
     uint64_t first_cost_ns; /* charged until the cost is learned; 0: HV_GUESSED_COST_NS */
     uint64_t undisturbed_ns; /* of the recent times: see hv_undisturbed */
     uint64_t mean_ns;       /* own time of the last launches */
-    uint32_t is_long;
     uint64_t own_ns;        /* of long ones: what they added to the Pod's GPU time, in the mean, while somebody looked */
     uint64_t alone_ns;      /* the same since then */
 } __attribute__((aligned(HV_CACHE_LINE)));

@@ -164,6 +164,8 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     uint64_t first_cost = hv_load_relaxed(&function->first_cost_ns);
     uint64_t charged = cost != 0 ? cost : first_cost != 0 ? first_cost : HV_GUESSED_COST_NS;
+    if (hv_load_relaxed_32(&function->is_long) != 0) /* what overlaps is off already */
+        charged = hv_bucket_wall_ns(charged, gate->overlap_ppm); /* the same quotient */
     if (thread->credit_ns < charged) {
         uint64_t paid = hv_gate_pay(gate, copy, charged - thread->credit_ns);
         thread->credit_ns += paid;

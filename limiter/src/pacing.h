@@ -68,7 +68,8 @@ static HV_ALWAYS_INLINE bool hv_launch_is_paid(const void *function, uint64_t bl
     if (hv_unlikely(entry == NULL))
         return false;
     uint64_t cost = hv_load_relaxed(&entry->cost_ns);
-    if (hv_unlikely(cost == 0 || cost > thread->credit_ns || hv_load_relaxed_32(&hv_captures) != 0))
+    if (hv_unlikely(cost == 0 || cost > thread->credit_ns || hv_load_relaxed_32(&entry->is_long) != 0 ||
+                    hv_load_relaxed_32(&hv_captures) != 0))
         return false;
     thread->credit_ns -= cost;
     thread->launches_left--;

@@ -14,7 +14,7 @@
 #define LAY_EVERY_NS UINT64_C(20000000)
 
 #define OWN_OVER 16 /* launches over which what is their own is averaged */
-#define GONE_PART 4 /* less by more than this part of it */
+#define GONE_PART 8 /* eighths of it that others have to take off to be missed */
 
 /* Charges are called too little where the correction is above 1 by this part. */
 #define TOO_LITTLE_PART 2
@@ -158,7 +158,7 @@ static uint64_t own_part(const struct hv_sample *sample, bool held)
         return sample->own_ns;
     }
     function->alone_ns = averaged(function->alone_ns, sample->own_ns);
-    if (function->alone_ns >= function->own_ns - function->own_ns / GONE_PART || function->alone_ns == 0)
+    if (function->alone_ns >= function->own_ns - function->own_ns / GONE_PART * 3 || function->alone_ns == 0)
         return sample->own_ns;
     unsigned __int128 scaled = (unsigned __int128)sample->own_ns * function->own_ns / function->alone_ns;
     return scaled < sample->laid_ns ? (uint64_t)scaled : sample->laid_ns; /* not more than it was measured to take */

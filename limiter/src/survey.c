@@ -112,6 +112,26 @@ static float middle_over_cost(const struct interval *intervals, uint32_t count)
     return 1; /* not reached with numbers */
 }
 
+/* The middle one of the recent results; only of surveys that others' turns have
+ * lengthened no more than they had to. */
+static uint32_t recent_overlap(const struct hv_survey *survey)
+{
+    uint32_t kept[HV_SURVEYS], count = 0;
+    uint32_t known = survey->count < HV_SURVEYS ? survey->count : HV_SURVEYS;
+    float least = survey->recent_usual[0];
+    for (uint32_t i = 1; i < known; i++)
+        least = survey->recent_usual[i] < least ? survey->recent_usual[i] : least;
+    for (uint32_t i = 0; i < known; i++) {
+        if (survey->recent_usual[i] > least * LENGTHENED)
+            continue;
+        uint32_t at = count++;
+        for (; at > 0 && kept[at - 1] > survey->recent_ppm[i]; at--)
+            kept[at] = kept[at - 1];
+        kept[at] = survey->recent_ppm[i];
+    }
+    return kept[(count - 1) / 2]; /* the least one at least was kept */
+}
+
 static void conclude(struct hv_sampler *sampler, uint32_t device, bool held, uint64_t now_ns)
 {
     struct hv_survey *survey = &sampler->surveys[device];
@@ -129,10 +149,9 @@ static void conclude(struct hv_sampler *sampler, uint32_t device, bool held, uin
     ppm = (uint64_t)((double)ppm * (double)usual);
     survey->recent_ppm[survey->count % HV_SURVEYS] =
         ppm > HV_SHARE_FULL_PPM ? HV_SHARE_FULL_PPM : ppm < HV_SHARE_FULL_PPM / 16 ? HV_SHARE_FULL_PPM / 16 : (uint32_t)ppm;
+    survey->recent_usual[survey->count % HV_SURVEYS] = usual;
     survey->count++;
-    uint32_t alike; /* surveys: nothing hangs on their number */
-    uint32_t known = survey->count < HV_SURVEYS ? survey->count : HV_SURVEYS;
-    uint32_t overlap = hv_undisturbed(survey->recent_ppm, known, &alike);
+    uint32_t overlap = recent_overlap(survey);
     if (held && survey->overlap_ppm != 0 && !hv_is_other_work(survey->overlap_ppm, overlap))
         return;
     hv_store_relaxed_32(&survey->overlap_ppm, overlap);

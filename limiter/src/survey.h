@@ -28,6 +28,7 @@ struct hv_survey {
     uint64_t interval_ns;
     uint32_t count;     /* surveys done */
     uint32_t recent_ppm[HV_SURVEYS];
+    float recent_usual[HV_SURVEYS]; /* times of their launches, over what those cost */
     uint32_t overlap_ppm; /* 0: as HV_SHARE_FULL_PPM */
 };
 

@@ -45,7 +45,9 @@ class Daemon:
                     round(100 * (seconds - last[pod][device].get(pid, 0.0)) / since)
                     for pid, seconds in busy[pod][device].items()
                 )
+                shares = [seconds - last[pod][device].get(pid, 0.0) for pid, seconds in busy[pod][device].items()]
                 reading = Reading(
+                    processes=sum(share > 0 for share in shares),
                     busy_ratio=min(percent / 100, 1.0),
                     busy_at=now,
                     charged_ns=survey.devices[device].charged_ns,
