@@ -4,7 +4,7 @@
 
 #define FEW 8
 #define MEAN_OVER 16
-#define SLOWLY 16384
+#define SLOWLY 65536
 #define SOON 256
 #define NEAR_PART 4 /* times up to a quarter longer are the launch's own scatter; beyond lie others' turns */
 
@@ -56,8 +56,12 @@ static uint64_t next_cost(const struct hv_function *function, const struct hv_me
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     if (function->is_long)
         return function->mean_ns;
-    if (slowly && cost != 0 && function->undisturbed_ns > cost)
-        return cost + (function->undisturbed_ns - cost) / (measured->too_little ? SOON : SLOWLY) + 1;
+    if (slowly && cost != 0 && function->undisturbed_ns > cost) {
+        uint64_t more = function->undisturbed_ns - cost;
+        if (measured->too_little)
+            return cost + (more < cost * 4 ? more : cost * 4) / SOON;
+        return cost + (more < cost ? more : cost) / SLOWLY; /* turns may be a hundred times as long */
+    }
     return function->undisturbed_ns;
 }
 

@@ -20,7 +20,7 @@
 #define TOO_LITTLE_PART 2
 
 /* After so long without a word the daemon is taken to be gone. It says one each second. */
-#define SILENT_NS UINT64_C(3000000000)
+#define SILENT_NS UINT64_C(2500000000)
 
 static bool try_enter(struct hv_sampler *sampler)
 {
