@@ -224,15 +224,19 @@ class Correction:
         lowers = lowers and lately.scatter < ALIKE * lately.x / lately.count
         if not raises and not (lowers and not self.does_not_hold):
             return None
-        moved = _within(min(max(ratio, self.value / MOST_STEP), self.value * MOST_STEP))
+        aim = ratio if raises else ratio + self._off(lately)
+        moved = _within(min(max(aim, self.value / MOST_STEP), self.value * MOST_STEP))
         return replace(self, value=moved, frozen="", evidence=self.lately, surprises=())
 
-    def _dead(self, evidence: _Evidence) -> float:
-        """What of a difference is no reason to move: what several whole percents may all be off in the same way, which
-        no number of readings takes away."""
+    def _off(self, evidence: _Evidence) -> float:
+        """What the ratio may be too low by: several whole percents may all be off in the same way, which no number of
+        readings takes away."""
         processes = max(self.last.processes, 1) if self.last is not None else 1
-        off = HALF_A_PERCENT * (processes - 1) * evidence.count / evidence.u
-        return max(DEAD_BAND * self.value, off)
+        return HALF_A_PERCENT * (processes - 1) * evidence.count / evidence.u
+
+    def _dead(self, evidence: _Evidence) -> float:
+        """What of a difference is no reason to move."""
+        return max(DEAD_BAND * self.value, self._off(evidence))
 
     def weighed(self, new: _Sight) -> Correction:
         """With one more reading as evidence."""
@@ -262,7 +266,8 @@ class Correction:
         wanted = READINGS_TO_LOWER_IN_A_ROW if evidence.last.follows else READINGS_TO_LOWER
         if lowers and evidence.count < sum(FADING**age for age in range(wanted)):
             return replace(self, frozen="too few readings to lower it")
-        stepped = min(max(evidence.ratio, self.value / MOST_STEP), self.value * MOST_STEP)
+        aim = evidence.ratio + self._off(evidence) if lowers else evidence.ratio
+        stepped = min(max(aim, self.value / MOST_STEP), self.value * MOST_STEP)
         if self.does_not_hold and stepped < self.value:
             return replace(self, frozen="the driver sees more than the share")
         return replace(self, value=_within(stepped), frozen="")

@@ -97,19 +97,26 @@ static uint64_t covered_ppm(const struct interval *intervals, uint32_t count, st
     return sum_ms > 0 ? (uint64_t)((double)covered_ms / (double)sum_ms * HV_SHARE_FULL_PPM) : 0;
 }
 
-/* The middle one, which others' turns do not reach as long as most launches are between them. */
-static float middle_over_cost(const struct interval *intervals, uint32_t count)
+/* Of the launches in that time, how long a little disturbed one took over its cost: the second least, because the least
+ * may be measured wrongly. Launches that run beside each other slow each other down, all of them; others' turns leave
+ * some alone. */
+static float usual_over_cost(const struct interval *intervals, uint32_t count, struct interval within)
 {
+    float least = 0, second = 0;
+    uint32_t found = 0;
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t below = 0, same = 0;
-        for (uint32_t j = 0; j < count; j++) {
-            below += intervals[j].over_cost < intervals[i].over_cost;
-            same += intervals[j].over_cost == intervals[i].over_cost;
+        float one = intervals[i].over_cost;
+        if (intervals[i].begin_ms < within.begin_ms || intervals[i].end_ms > within.end_ms)
+            continue;
+        if (found == 0 || one < least) {
+            second = least;
+            least = one;
+        } else if (found == 1 || one < second) {
+            second = one;
         }
-        if (below <= count / 2 && below + same > count / 2)
-            return intervals[i].over_cost;
+        found++;
     }
-    return 1; /* not reached with numbers */
+    return found > 1 ? second : found == 1 ? least : 1;
 }
 
 /* The middle one of the recent results; only of surveys that others' turns have
@@ -142,8 +149,9 @@ static void conclude(struct hv_sampler *sampler, uint32_t device, bool held, uin
     survey->interval_ns = survey->interval_ns < LONGEST_SURVEY_NS ? survey->interval_ns : LONGEST_SURVEY_NS;
     if (count < HV_SURVEYED / 2)
         return;
-    float usual = middle_over_cost(intervals, count);
-    uint64_t ppm = covered_ppm(intervals, count, common_time(intervals, count), usual);
+    struct interval within = common_time(intervals, count);
+    float usual = usual_over_cost(intervals, count, within);
+    uint64_t ppm = covered_ppm(intervals, count, within, usual);
     if (ppm == 0) /* the streams were used one after the other */
         ppm = HV_SHARE_FULL_PPM;
     ppm = (uint64_t)((double)ppm * (double)usual);
