@@ -3,6 +3,7 @@
 #include <string.h>
 
 #define FEW 8
+#define ODD_PART 8 /* of times that are alike so many may be odd ones */
 #define MEAN_OVER 16
 #define SLOWLY 65536
 #define SOON 256
@@ -40,14 +41,13 @@ uint32_t hv_undisturbed(const uint32_t *times, uint32_t count, uint32_t *alike)
         }
     /* Of many, not the very smallest: one that was measured wrongly would stand for all. */
     uint64_t base = sorted[count > FEW ? 1 : 0];
-    uint64_t sum = 0;
     uint32_t near = 0;
-    for (; near < count && sorted[near] <= base + base / NEAR_PART; near++)
-        sum += sorted[near];
+    while (near < count && sorted[near] <= base + base / NEAR_PART)
+        near++;
     *alike = near;
     if (near < (count + 1) / 2) /* scattered: also those near the least are lengthened a little */
         return (uint32_t)base; /* is one of them */
-    return (uint32_t)(sum / near); /* at least base itself is near; a mean of 32-bit numbers */
+    return sorted[near / 2]; /* not their mean: the later ones waited a little for their turn */
 }
 
 /* slowly: times that are higher than the cost may be so because of others' turns. */
@@ -82,7 +82,7 @@ void hv_function_learn(struct hv_function *function, const struct hv_measured *m
     /* Half as long before it counts as short again: concurrency makes the same launch long and short by turns. */
     hv_store_relaxed_32(&function->is_long, function->undisturbed_ns >= (function->is_long ? HV_LONG_NS / 2 : HV_LONG_NS));
     /* A launch that takes longer from now on takes about the same time each time; what turns add is different each time. */
-    uint64_t cost = next_cost(function, measured, measured->beside_others || alike < count / 2);
+    uint64_t cost = next_cost(function, measured, measured->beside_others || alike < count - count / ODD_PART);
     /* The first times of this process may be mostly others' turns, where others have measured it in peace. */
     uint64_t told = function->kind == 0 ? hv_load_relaxed(&function->first_cost_ns) : 0;
     if (samples <= HV_FIRST_SAMPLES && told != 0 && told < HV_LONG_NS && told < cost)

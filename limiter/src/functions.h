@@ -41,6 +41,7 @@ struct hv_function {
     uint64_t first_cost_ns; /* charged until the cost is learned; 0: HV_GUESSED_COST_NS */
     uint64_t undisturbed_ns; /* of the recent times: see hv_undisturbed */
     uint64_t mean_ns;       /* own time of the last launches */
+    uint32_t again;         /* the next launch is to be measured too */
     uint64_t own_ns;        /* of long ones: what they added to the Pod's GPU time, in the mean, while somebody looked */
     uint64_t alone_ns;      /* the same since then */
 } __attribute__((aligned(HV_CACHE_LINE)));
@@ -130,7 +131,7 @@ static inline bool hv_is_other_work(uint64_t before, uint64_t after)
 void hv_function_learn(struct hv_function *function, const struct hv_measured *measured);
 
 /* What the short ones of these times have in common, so that what others' turns
- * add to the rest is not charged to this Pod: the mean of those near the least,
+ * add to the rest is not charged to this Pod: the middle one of those near the least,
  * of which there are *alike, or about the least where those are few. */
 uint32_t hv_undisturbed(const uint32_t *times, uint32_t count, uint32_t *alike);
 

@@ -67,11 +67,24 @@ static bool should_sample(const struct hv_gate *gate, const struct hv_function *
 {
     const struct hv_sampler *sampler = &gate->process->sampler;
     if (hv_load_relaxed_32(&function->samples) < HV_FIRST_SAMPLES ||
-        hv_load_relaxed_32(&function->is_long) != 0)
+        hv_load_relaxed_32(&function->is_long) != 0 || hv_load_relaxed_32(&function->again) != 0)
         return true;
     return gate->now_ns - hv_load_relaxed(&function->sampled_at_ns) >= SAMPLE_INTERVAL_NS ||
            hv_load_relaxed(&sampler->charged_ns[gate->device]) - hv_load_relaxed(&sampler->sampled_ns[gate->device]) >=
                SAMPLE_CHARGED_NS;
+}
+
+/* A launch after a wait finds an idle stream, and with it a device on which
+ * others have their turn. The next one runs behind it, when the turn has come,
+ * and is measured too: were it always the first, all times would be too long. */
+static void sample_next(struct hv_function *function, const struct hv_sample *sample)
+{
+    bool again = !sample->laid && sample->recorded_at_ns != 0 && hv_load_relaxed_32(&function->again) == 0;
+    hv_store_relaxed_32(&function->again, again);
+    if (!again)
+        return;
+    hv_thread.launches_granted -= hv_thread.launches_left; /* those that were not made */
+    hv_thread.launches_left = 0;
 }
 
 /* ---- charging ---- */
@@ -183,6 +196,8 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
     if (measurable && (surveyed || should_sample(gate, function))) /* last: from here the device may be waiting for us */
         launch->sample = hv_sampler_begin(&gate->process->sampler, function, gate->device, launch->stream,
                                           launch->per_thread, charged);
+    if (launch->sample != NULL)
+        sample_next(function, launch->sample);
     if (launch->sample != NULL && launch->sample->laid) /* counted by what it turns out to take */
         hv_sub_relaxed(&gate->usage->brief_ns, hv_gate_overlapped(gate, charged));
     hv_gate_tell_unfinished(gate);

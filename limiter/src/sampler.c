@@ -36,6 +36,8 @@ static void end_under_way(struct hv_sampler *sampler, struct hv_sample *sample)
 {
     if (sample->unlearned)
         hv_sub_acq_rel_32(&sample->function->in_flight, 1);
+    if (sample->laid)
+        hv_sub_relaxed(&sampler->long_ns[sample->device], sample->charged_ns);
     hv_sub_acq_rel_32(&sampler->pending[sample->device], 1);
 }
 
@@ -185,7 +187,10 @@ static struct hv_sample_result result_of(struct hv_sampler *sampler, struct hv_s
         result.used_ns = own_part(sample, measured.held);
         measured.own_ns = result.used_ns;
     }
+    uint64_t before = hv_load_relaxed(&sample->function->cost_ns);
     hv_function_learn(sample->function, &measured);
+    if (before != 0 && hv_is_other_work(before, hv_load_relaxed(&sample->function->cost_ns)))
+        hv_survey_again(sampler, sample->device, now_ns);
     return result;
 }
 
@@ -327,6 +332,8 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = 0;
         if (sample->unlearned)
             hv_add_acq_rel_32(&function->in_flight, 1);
+        if (sample->laid)
+            hv_add_relaxed(&sampler->long_ns[device], charged_ns);
         hv_add_acq_rel_32(&sampler->pending[device], 1);
         sample->surveyed = !sample->unlearned && hv_load_relaxed_32(&sampler->surveys[device].wanted) != 0;
         if (sample->surveyed) {
@@ -405,5 +412,7 @@ uint64_t hv_sampler_unfinished_ns(const struct hv_sampler *sampler, uint32_t dev
         return 0;
     uint64_t charged = hv_load_relaxed(&sampler->charged_ns[device]);
     uint64_t ended = hv_load_relaxed(&sampler->ended_ns[device]);
-    return charged > ended ? charged - ended : 0;
+    uint64_t left = charged > ended ? charged - ended : 0;
+    uint64_t long_left = hv_load_relaxed(&sampler->long_ns[device]); /* whatever has overtaken them in other streams */
+    return left > long_left ? left : long_left;
 }

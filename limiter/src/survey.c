@@ -208,3 +208,14 @@ void hv_survey_leave(struct hv_sampler *sampler, struct hv_sample *sample)
         hv_sub_acq_rel_32(&sampler->surveys[sample->device].under_way, 1);
     sample->surveyed = false;
 }
+
+void hv_survey_again(struct hv_sampler *sampler, uint32_t device, uint64_t now_ns)
+{
+    struct hv_survey *survey = &sampler->surveys[device];
+    if (survey->count == 0)
+        return;
+    survey->count = 0;
+    survey->interval_ns = FIRST_SURVEY_NS;
+    survey->next_at_ns = now_ns;
+    hv_store_relaxed_32(&survey->overlap_ppm, 0);
+}

@@ -45,4 +45,7 @@ void hv_survey_keep(struct hv_sampler *sampler, struct hv_sample *sample, bool h
 /* A sample, of the survey or not, that will not be measured. */
 void hv_survey_leave(struct hv_sampler *sampler, struct hv_sample *sample);
 
+/* A cost has changed a lot: what surveys said of the one before is no help. */
+void hv_survey_again(struct hv_sampler *sampler, uint32_t device, uint64_t now_ns);
+
 #endif

@@ -5,11 +5,12 @@
  * Times are the simulated machine's own, so it runs on the virtual clock too.
  *
  *   pacing_client --out=FILE [--kernels=US,US,...] [--later=US,US,...] [--change-ms=MS] [--grid=N] [--streams=N]
- *                 [--devices=N] [--form=plain|graph|cooperative|memset|copy] [--wait]
+ *                 [--devices=N] [--form=plain|graph|cooperative|memset|copy] [--wait] [--same]
  *
  * --kernels are launched in turn; after --change-ms, those of --later. With
  * more than one device every device waits for all others between rounds, as in
- * a collective. --wait: each launch waits for the one before.
+ * a collective. --wait: each launch waits for the one before. --same: the
+ * kernels stay, and take as long as those of --later from --change-ms on.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -75,7 +76,7 @@ struct options {
     uint64_t change_ns;
     unsigned grid, streams, devices;
     enum form form;
-    int wait;
+    int wait, same;
 };
 
 static void must(const char *what, CUresult result)
@@ -117,8 +118,13 @@ static void parse_kernels(struct work *work, char *list)
 static void load(struct work *work, const struct options *options, unsigned device, CUmodule module)
 {
     for (unsigned i = 0; i < work->count; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "sim_us%u", work->microseconds[i]);
+        char name[64];
+        if (options->same)
+            snprintf(name, sizeof name, "sim_us%u_then%u_at%llu", work->microseconds[i],
+                     options->later.microseconds[i % options->later.count],
+                     (unsigned long long)(options->change_ns / 1000000));
+        else
+            snprintf(name, sizeof name, "sim_us%u", work->microseconds[i]);
         must("cuModuleGetFunction", cuModuleGetFunction(&work->functions[device][i], module, name));
         if (options->form != GRAPH)
             continue;
@@ -184,7 +190,8 @@ static void run(struct options *options, const struct sim_machine *machine, stru
     uint64_t began_all = sim_now(machine);
     for (uint64_t round = 0;; round++) {
         uint64_t began = sim_now(machine);
-        const struct work *work = options->later.count != 0 && began >= options->change_ns ? &options->later : &options->work;
+        const struct work *work =
+            options->later.count != 0 && !options->same && began >= options->change_ns ? &options->later : &options->work;
         for (unsigned device = 0; device < options->devices; device++) {
             CUstream stream = streams[device][round % options->streams];
             if (options->devices > 1)
@@ -228,7 +235,8 @@ int main(int argc, char **argv)
         {"later", required_argument, NULL, 'l'},   {"change-ms", required_argument, NULL, 'c'},
         {"grid", required_argument, NULL, 'g'},    {"streams", required_argument, NULL, 's'},
         {"devices", required_argument, NULL, 'd'}, {"form", required_argument, NULL, 'f'},
-        {"wait", no_argument, NULL, 'w'},          {NULL, 0, NULL, 0},
+        {"wait", no_argument, NULL, 'w'},          {"same", no_argument, NULL, 'a'},
+        {NULL, 0, NULL, 0},
     };
     struct options options = {.grid = 108, .streams = 1, .devices = 1};
     int choice;
@@ -243,11 +251,12 @@ int main(int argc, char **argv)
         case 'd': options.devices = (unsigned)strtoul(optarg, NULL, 10); break;
         case 'f': options.form = form_of(optarg); break;
         case 'w': options.wait = 1; break;
+        case 'a': options.same = 1; break;
         default: wrong("option");
         }
     }
     if (options.out == NULL || options.work.count == 0 || options.streams == 0 || options.streams > MOST_STREAMS ||
-        options.devices == 0 || options.devices > MOST_DEVICES)
+        options.devices == 0 || options.devices > MOST_DEVICES || (options.same && options.later.count == 0))
         wrong("options");
     struct sim_machine *machine;
     if (sim_machine_attach_environment(&machine) != SIM_OK)

@@ -27,15 +27,32 @@ int sim_glob(const char *pattern, const char *text)
     return *pattern == 0;
 }
 
-/* The N of "sim_us<N>", anywhere in the name, so that mangled names work too. */
-static int named_microseconds(const char *name, uint64_t *ns)
+/* The number that begins here; *at is moved behind it. */
+static uint64_t number(const char **at)
+{
+    uint64_t value = 0;
+    for (; isdigit((unsigned char)**at) && value < UINT64_C(1000000000000); ++*at)
+        value = value * 10 + (uint64_t)(**at - '0');
+    return value;
+}
+
+/* The N of "sim_us<N>", anywhere in the name, so that mangled names work too. "sim_us<N>_then<M>_at<T>": M instead, once
+ * the machine's clock says T milliseconds; the one kernel that changes without a new name. */
+static int named_microseconds(const struct sim_machine *machine, const char *name, uint64_t *ns)
 {
     const char *at = strstr(name, "sim_us");
     if (!at || !isdigit((unsigned char)at[6]))
         return 0;
-    uint64_t value = 0;
-    for (at += 6; isdigit((unsigned char)*at) && value < UINT64_C(1000000000000); at++)
-        value = value * 10 + (uint64_t)(*at - '0');
+    at += 6;
+    uint64_t value = number(&at);
+    if (strncmp(at, "_then", 5) == 0 && isdigit((unsigned char)at[5])) {
+        at += 5;
+        uint64_t then = number(&at);
+        if (strncmp(at, "_at", 3) == 0 && isdigit((unsigned char)at[3])) {
+            at += 3;
+            value = sim_now(machine) / 1000000 >= number(&at) ? then : value;
+        }
+    }
     *ns = value * 1000;
     return 1;
 }
@@ -43,7 +60,7 @@ static int named_microseconds(const char *name, uint64_t *ns)
 uint64_t sim_kernel_cost(const struct sim_machine *machine, const char *name, const struct sim_kernel_shape *shape)
 {
     uint64_t ns;
-    if (named_microseconds(name, &ns))
+    if (named_microseconds(machine, name, &ns))
         return ns;
     for (uint32_t i = 0; i < machine->rule_count; i++)
         if (sim_glob(machine->rules[i].match, name))

@@ -11,8 +11,8 @@ MIXED = (20, 20, 20, 20, 100, 20, 20, 20000)  # most launches are short, most of
 class Load:
     """One Pod: how much it may have (in percent of GPU time; None: no limiter), and what it runs without end.
 
-    Kernels are in microseconds and launched in turn, after change_ms those of later. Each process launches into its
-    streams in turn.
+    Kernels are in microseconds and launched in turn, after change_ms those of later; or, where same is set, the same
+    functions, which take as long as those of later from then on. Each process launches into its streams in turn.
     """
 
     percent: float | None
@@ -25,6 +25,7 @@ class Load:
     wait: bool = False
     later: tuple[int, ...] = ()
     change_ms: int = 0
+    same: bool = False
     burst_ms: float = 10.0
     work_conserving: bool = False
     charge_copies: bool = False

@@ -70,11 +70,16 @@ def test_beside_a_neighbour_without_a_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_kernels_ten_times_as_long_settle_within_a_second(beside: bool, tmp_path: Path) -> None:
-    load = Load(percent=25, kernels=(1000,), later=(10000,), change_ms=5000)
+@pytest.mark.parametrize(("kernel", "later"), [(1000, 10000), (100, 1000), (10000, 1000)])
+def test_kernels_ten_times_as_long_settle_within_a_second(
+    kernel: int, later: int, beside: bool, tmp_path: Path
+) -> None:
+    """The same function takes ten times as long, or a tenth, from half way on: what was learned of it is wrong."""
+    load = Load(percent=25, kernels=(kernel,), later=(later,), change_ms=5000, same=True)
     result = run(Cell(pods=(load, BESIDE) if beside else (load,), seconds=12), tmp_path)
-    assert result.percent(1, 5) == pytest.approx(25, abs=1)
-    assert result.percent(6, 13) == pytest.approx(25, abs=1)
+    points = 2 if beside else 1
+    assert result.percent(1, 5) == pytest.approx(25, abs=points)
+    assert result.percent(6, 13) == pytest.approx(25, abs=points)
 
 
 def test_guaranteed_shares_where_limits_sum_up_to_more_than_the_card(tmp_path: Path) -> None:
