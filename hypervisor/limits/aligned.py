@@ -44,9 +44,7 @@ class Aligned:
         if work is None:
             self._waiting = self._last = None
             return reading
-        brief = replace(
-            reading, charged_ns=work.brief_ns, a_launch_ns=min(reading.a_launch_ns, MOST_BRIEF_NS)
-        )
+        brief = replace(reading, charged_ns=work.brief_ns, a_launch_ns=min(reading.a_launch_ns, MOST_BRIEF_NS))
         ready, self._waiting = self._waiting, _Waiting(brief, work)
         if ready is None:
             return None

@@ -16,9 +16,7 @@ WINDOW = 1 / 6
 def seen(turns: Turns, *, own: int, others: float, laid: float = WINDOW, brief: float = 0.0) -> Turns:
     """One window; the driver tells whole percents."""
     busy = brief + laid * own / (own + others)
-    return turns.after(
-        busy=round(100 * busy / WINDOW) / 100 * WINDOW, brief=brief, laid=laid, own=own, window=WINDOW
-    )
+    return turns.after(busy=round(100 * busy / WINDOW) / 100 * WINDOW, brief=brief, laid=laid, own=own, window=WINDOW)
 
 
 @pytest.mark.parametrize("others", [0.0, 1.0, 2.5])
