@@ -19,8 +19,8 @@
  * reader ignores section types that it does not know, does without those that a
  * file of an earlier version has not, and takes a word that is 0 as one that
  * nobody writes. Another major version is refused.
- *   1.1  the section of coverage; contracted, long_times, learning_until_ns,
- *        HV_MESSAGE_REFUSED
+ *   1.1  the section of coverage; contracted, others_ppm, brief_ns, laid_ns,
+ *        crowd_ns, learning_until_ns, HV_MESSAGE_REFUSED
  *
  * Units are in the names: bytes, ns (nanoseconds), ppm (parts per million; a
  * share of GPU time of 1 000 000 ppm is the whole device). Every time is
@@ -243,8 +243,7 @@ struct hv_device_usage {
     uint64_t debt_ns;        /* GPU time that was used beyond its charges and is still to be paid */
     uint64_t retired0;       /* processes of 1.0 write the moment here up to which they have settled; nobody else uses it */
     uint64_t returned_ns;    /* wall time of charges that were given back because the work took less; ever increasing */
-    uint64_t long_times;     /* processes of 1.1 write here; nobody reads it any more */
-    uint64_t line1[1];
+    uint64_t line1[2];
     uint64_t host_bytes;     /* pinned host memory, same protocol as total */
     uint64_t line2[7];
     uint64_t charged_ns;     /* GPU time charged since the file was made */
@@ -421,7 +420,6 @@ HV_ASSERT_OFFSET(hv_device_usage, bucket_share_ppm, 80);
 HV_ASSERT_OFFSET(hv_device_usage, debt_ns, 88);
 HV_ASSERT_OFFSET(hv_device_usage, retired0, 96);
 HV_ASSERT_OFFSET(hv_device_usage, returned_ns, 104);
-HV_ASSERT_OFFSET(hv_device_usage, long_times, 112);
 HV_ASSERT_OFFSET(hv_device_usage, host_bytes, 128);
 HV_ASSERT_OFFSET(hv_device_usage, charged_ns, 192);
 HV_ASSERT_OFFSET(hv_device_usage, brief_ns, 200);
