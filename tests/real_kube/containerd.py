@@ -29,11 +29,12 @@ esac
 
 def missing() -> str:
     """Why there are no real containers here; "" where there are."""
-    absent = [each for each in PROGRAMS if shutil.which(each, path=_path()) is None]
+    absent = [each for each in PROGRAMS if shutil.which(each, path=path()) is None]
     return f"real containers take {', '.join(absent)}, in PATH or in folders named by CONTAINERD_BIN" if absent else ""
 
 
-def _path() -> str:
+def path() -> str:
+    """Where programs of a container runtime are looked for."""
     return os.pathsep.join([os.environ.get("CONTAINERD_BIN", ""), os.environ["PATH"], "/usr/sbin"])
 
 
@@ -49,7 +50,7 @@ class Containerd:
     def __init__(self, directory: Path, mounts: MountNamespace) -> None:
         self.directory = directory / "containerd"
         self.socket = self.directory / "c.sock"
-        self._surroundings = {**os.environ, "PATH": _path()}
+        self._surroundings = {**os.environ, "PATH": path()}
         for each in ("plugins", "networks"):
             (self.directory / each).mkdir(parents=True)
         for name in ("nowhere", "loopback"):

@@ -6,11 +6,13 @@ import hashlib
 import io
 import json
 import re
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+FOLDERS = ("/etc", "/tmp", "/run", "/proc", "/sys", "/dev")
 PAUSE = "localhost/pause:1"
 _PAUSE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
@@ -27,7 +29,7 @@ def write_image(path: Path, name: str, files: Mapping[str, Path], *, command: It
     """An archive of one image whose only layer has these files; the path. Folders that mounts want are there."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
-        folders = {"/etc", "/tmp", "/run", "/proc", "/sys", "/dev"}
+        folders = set(FOLDERS)
         for each in files:
             folders |= {str(parent) for parent in Path(each).parents if str(parent) != "/"}
         for folder in sorted(folders):
@@ -66,3 +68,16 @@ def with_libraries(*programs: Path) -> dict[str, Path]:
         for path in re.findall(r"(/\S+) \(0x", listed):
             found[path] = Path(path).resolve()
     return found
+
+
+def lay_out(root: Path, files: Mapping[str, Path], texts: Mapping[str, str]) -> None:
+    """The same as a directory, for a runtime without images."""
+    for folder in FOLDERS:
+        (root / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    for inside, outside in files.items():
+        place = root / inside.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(outside, place)
+        place.chmod(0o755)
+    for inside, text in texts.items():
+        (root / inside.lstrip("/")).write_text(text)
