@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from tests.daemon_process import wait_until
@@ -101,6 +102,11 @@ state = "{self.directory / "state"}"
             self._ctr("tasks", "delete", "--force", task, check=False)  # and with it its shim
         self._process.terminate()
         self._process.wait(30)
+        # Kubelet's control groups of Pods, empty now; all but its own are left alone.
+        for group in Path("/sys/fs/cgroup").glob("**/kubepods"):
+            for inner in (*sorted(group.glob("**/"), reverse=True), group):
+                with suppress(OSError):
+                    inner.rmdir()
 
     def _tasks(self, state: str = "") -> list[str]:
         rows = self._ctr("tasks", "list", check=False).stdout.splitlines()[1:]
