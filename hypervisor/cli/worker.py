@@ -87,13 +87,19 @@ def start(
         if not equals or not key:
             raise click.UsageError(f"--env {variable!r} has no NAME=VALUE.")
         environment[key] = value
-    request = node_pb2.StartWorkerRequest(
-        worker_id=name,
-        allocation_id=allocation,
-        command=command[1:] if command[0] == "--" else command,
-        environment=environment,
-        restart_policy=_POLICIES[restart],
-    )
+    try:
+        request = node_pb2.StartWorkerRequest(
+            worker_id=name,
+            allocation_id=allocation,
+            command=command[1:] if command[0] == "--" else command,
+            environment=environment,
+            restart_policy=_POLICIES[restart],
+        )
+    except UnicodeError as error:
+        raise CommandError(
+            "a worker's name, command and environment must be UTF-8, and these hold other bytes; "
+            "have a script of another name do it"
+        ) from error
     if ready_file:
         request.readiness.file = ready_file
     elif ready_socket:

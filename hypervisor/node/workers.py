@@ -21,6 +21,7 @@ from hypervisor.model import (
 )
 from hypervisor.model.allocation import SHARE_FULL_PPM
 from hypervisor.workers import Supervisor
+from hypervisor.workers.mps import OURS
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -53,6 +54,13 @@ class NodeWorkers:
 
     async def start(self, spec: WorkerSpec) -> Worker:
         """Start a worker with its allocation's devices, limits and environment. Raises Refusal."""
+        if spec.worker_id.startswith(OURS):
+            raise Refusal(
+                RefusalReason.INVALID_ARGUMENT,
+                f"{spec.worker_id[:96]!r} is the name of a card's MPS control daemon, as all that begin with {OURS!r}",
+                field="worker_id",
+                remedy="choose another name",
+            )
         return await self._supervisor.start(self._completed(spec))
 
     async def stop(self, worker_id: str, *, grace_seconds: float | None, forget: bool) -> Worker:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypervisor.durable import write_atomically
 from hypervisor.model import WorkerSpec
 from hypervisor.workers.identity import ProcessIdentity
 
+_MOST_STATUS_BYTES = 4096  # a shim writes a quarter of it
 _COARSE_SECONDS = 0.02  # files are stamped by the kernel's last tick, which is up to 10 ms ago
 
 
@@ -80,8 +83,8 @@ def write_grace(directory: Path, seconds: float) -> None:
 def read_status(directory: Path) -> ShimStatus | None:
     """The last status; None when there is none that is whole."""
     try:
-        text = (directory / "status").read_text()
-    except (OSError, UnicodeDecodeError):
+        text = _plain(directory / "status", _MOST_STATUS_BYTES).decode(errors="replace")
+    except OSError:
         return None
     fields = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
     if "end" not in fields:
@@ -90,6 +93,14 @@ def read_status(directory: Path) -> ShimStatus | None:
         return _status(fields)
     except (KeyError, ValueError):
         return None
+
+
+def read_grace(directory: Path, fallback: float) -> float:
+    """The seconds of a stop that gives its own grace. Raises OSError and ValueError for what is no grace."""
+    try:
+        return _number(_plain(directory / "grace", 32).decode(errors="replace")) / 1000
+    except FileNotFoundError:
+        return fallback
 
 
 def locked(directory: Path) -> bool:
@@ -136,7 +147,7 @@ def last_lines(directory: Path, *, since: float, lines: int = 20, most_bytes: in
     """The end of the output of the run that began at `since` (wall time), without control characters."""
     text = b""
     for name in ("log", "log.1"):
-        with contextlib.suppress(OSError), (directory / name).open("rb") as file:
+        with contextlib.suppress(OSError), open(_opened(directory / name), "rb") as file:
             # What was last written before this run is of another one.
             if text or os.fstat(file.fileno()).st_mtime < since - _COARSE_SECONDS:
                 break
@@ -147,22 +158,49 @@ def last_lines(directory: Path, *, since: float, lines: int = 20, most_bytes: in
     return tuple("".join(each if each.isprintable() else " " for each in line)[:500] for line in found)
 
 
+def _opened(path: Path) -> int:
+    """A descriptor of a plain file: a worker of the daemon's user may have put anything in its place, and neither a
+    pipe nor a link may hold us up. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    return descriptor
+
+
+def _plain(path: Path, most: int) -> bytes:
+    with open(_opened(path), "rb") as file:
+        return file.read(most)
+
+
+def _number(text: str, most: int = 2**63 - 1) -> int:
+    """A number that a shim can have written. Raises ValueError."""
+    number = int(text) if len(text) < 32 else most + 1
+    if not -1 <= number <= most:
+        raise ValueError(f"{text[:32]!r} is out of range")
+    return number
+
+
+def _process(fields: Mapping[str, str], name: str) -> ProcessIdentity:
+    return ProcessIdentity(_number(fields[name], 2**31 - 1), _number(fields[f"{name}_start"]))
+
+
 def _status(fields: Mapping[str, str]) -> ShimStatus:
-    exit_code = int(fields["exit"])
+    exit_code = _number(fields["exit"], 2**31 - 1)
     return ShimStatus(
         state=fields["state"],
-        run=int(fields["run"]),
-        shim=ProcessIdentity(int(fields["shim"]), int(fields["shim_start"])),
-        child=ProcessIdentity(int(fields["child"]), int(fields["child_start"])),
-        pid_namespace=int(fields["pid_namespace"]),
-        started_at=int(fields["started_ms"]) / 1000,
-        ended_at=int(fields["ended_ms"]) / 1000,
+        run=_number(fields["run"]),
+        shim=_process(fields, "shim"),
+        child=_process(fields, "child"),
+        pid_namespace=_number(fields["pid_namespace"]),
+        started_at=_number(fields["started_ms"]) / 1000,
+        ended_at=_number(fields["ended_ms"]) / 1000,
         exit_code=exit_code if exit_code >= 0 else None,
-        signal_number=int(fields["signal"]),
+        signal_number=_number(fields["signal"], 2**31 - 1),
         stopping=fields["stopping"] == "1",
         killed_late=fields["killed_late"] == "1",
-        failure=int(fields["failure"]),
+        failure=_number(fields["failure"], 2**31 - 1),
         failed_step=fields["step"],
-        cgroup_failure=int(fields["cgroup_failure"]),
-        dropped_bytes=int(fields["dropped"]),
+        cgroup_failure=_number(fields["cgroup_failure"], 2**31 - 1),
+        dropped_bytes=_number(fields["dropped"]),
     )

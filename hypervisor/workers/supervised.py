@@ -272,12 +272,10 @@ class Supervised:
         """SIGTERM to the group, after the grace SIGKILL, both by the shim; at last SIGKILL to the shim."""
         send(descriptor, signal.SIGTERM)
         grace = self.spec.grace_seconds
-        override = self.directory / "grace"
-        if override.exists():
-            try:
-                grace = int(override.read_text()) / 1000
-            except ValueError:
-                log.warning("the grace of a stop can't be read", worker=self.spec.worker_id, path=str(override))
+        try:
+            grace = shim_files.read_grace(self.directory, grace)
+        except (OSError, ValueError) as error:
+            log.warning("the grace of a stop can't be read", worker=self.spec.worker_id, why=str(error))
         await trio.sleep(grace + SHIM_LATE_SECONDS)
         send(descriptor, signal.SIGKILL)
         await trio.sleep_forever()

@@ -4,7 +4,8 @@ In come cards and allocations; out go why a card can't be used so, the environme
 it is that its limits hold. Everything that the daemon of a card is told is read back before the card is offered.
 """
 
+from hypervisor.workers.mps.card import OURS
 from hypervisor.workers.mps.cards import MpsCards
 from hypervisor.workers.mps.settings import MpsSettings
 
-__all__ = ["MpsCards", "MpsSettings"]
+__all__ = ["OURS", "MpsCards", "MpsSettings"]

@@ -21,6 +21,7 @@ from hypervisor.workers.supervisor import Supervisor
 
 log = structlog.get_logger("mps")
 THREE_STRIKES = 3
+OURS = "mps-"  # what the names of control daemons begin with, and of no other worker
 GRACE_SECONDS = 5.0
 _DEVICE = "0"  # the daemon is shown its one card only
 _STALE = ("control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid")
@@ -97,7 +98,7 @@ class MpsCard:
     @property
     def worker_id(self) -> str:
         """Name of the control daemon among the workers."""
-        return f"mps-{self.memory.uuid.removeprefix('GPU-')[:36]}"
+        return f"{OURS}{self.memory.uuid.removeprefix('GPU-')[:36]}"
 
     @property
     def pipe_directory(self) -> Path:

@@ -130,7 +130,7 @@ async def until_phase(supervisor: Supervisor, name: str, phase: WorkerPhase, sec
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
 

@@ -110,3 +110,9 @@ def test_who_may_not_and_what_is_not_there(daemon: DaemonProcess) -> None:
     assert refused.stderr == "hypervisor: there is no worker 'nobody'; 'hypervisor get workers' lists them\n"
     refused = daemon.cli("worker", "stop", "nobody", check=False)
     assert "StopWorker changes the node, and this socket answers queries only" in refused.stderr
+    words = (sys.executable, "-m", "hypervisor", "worker", "start", "--server", daemon.admin_address)
+    taken = subprocess.run([*words, "mps-1", "true"], capture_output=True, text=True, timeout=60)
+    assert "'mps-1' is the name of a card's MPS control daemon" in taken.stderr
+    odd = subprocess.run([*words, "one", "true", b"\xff"], capture_output=True, text=True, timeout=60)
+    assert odd.returncode == 1
+    assert odd.stderr.startswith("hypervisor: a worker's name, command and environment must be UTF-8")

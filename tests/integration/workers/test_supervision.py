@@ -217,7 +217,9 @@ def test_a_pid_that_was_given_to_another_is_not_adopted(rig: Rig) -> None:
 def test_a_shim_that_is_killed_takes_its_worker_along_and_both_come_back(rig: Rig) -> None:
     async def body() -> None:
         async with rig.supervisor() as supervisor:
-            first = (await supervisor.start(shell("one", "sleep 603 & echo $!; wait"))).pid
+            # What is left is looked for among all processes, also among those whose names are no text.
+            program = "printf '\\377\\376)' > /proc/$$/comm; sleep 603 & echo $!; wait"
+            first = (await supervisor.start(shell("one", program))).pid
             status = read_status(rig.folder("one"))
             assert status is not None
             child = int(await until(lambda: _text(rig.folder("one") / "log"), "the child's pid"))

@@ -14,7 +14,7 @@ from hypervisor.workers import WorkerSettings
 from hypervisor.workers.backoff import Backoff
 from hypervisor.workers.decisions import Verdict, after_end
 from hypervisor.workers.placing import Tree, _beginning, _mounted
-from hypervisor.workers.shim_files import last_lines, read_status, reason, write_start
+from hypervisor.workers.shim_files import last_lines, read_grace, read_status, reason, write_start
 
 BACKOFF = Backoff(first_seconds=0.25, most_seconds=10, reset_seconds=60)
 
@@ -62,6 +62,8 @@ cgroup_failure 0
 dropped 0
 end 1
 """
+BASE = {"state": "exited", "exit": -1, "signal": 0, "stopping": 0, "late": 0, "failure": 0, "step": "-"}
+WHOLE = STATUS.format(**BASE)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +78,7 @@ end 1
     ],
 )
 def test_reasons(tmp_path: Path, parts: dict[str, object], words: str) -> None:
-    base = {"state": "exited", "exit": -1, "signal": 0, "stopping": 0, "late": 0, "failure": 0, "step": "-"}
-    (tmp_path / "status").write_text(STATUS.format(**(base | parts)))
+    (tmp_path / "status").write_text(STATUS.format(**(BASE | parts)))
     status = read_status(tmp_path)
     assert status is not None
     assert reason(status) == words
@@ -97,6 +98,41 @@ def test_last_lines_are_of_this_run_and_printable(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"")
     assert last_lines(tmp_path, since=2000) == ()
     assert last_lines(tmp_path, since=500) == ("of the run before",)  # which is this one, rotated a moment ago
+
+
+@pytest.mark.parametrize(
+    "field", ["shim", "shim_start", "child", "run", "started_ms", "exit", "pid_namespace", "signal"]
+)
+@pytest.mark.parametrize("value", ["9" * 25, "9" * 5000, "-2", "", "x", "\xff"])
+def test_a_status_that_no_shim_has_written_is_none(tmp_path: Path, field: str, value: str) -> None:
+    file = tmp_path / "status"
+    file.write_text(WHOLE)
+    assert read_status(tmp_path) is not None
+    lines = [f"{field} {value}" if line.startswith(f"{field} ") else line for line in WHOLE.splitlines()]
+    file.write_bytes("\n".join(lines).encode("latin-1"))
+    assert read_status(tmp_path) is None
+
+
+def test_nothing_but_plain_files_is_read_and_nobody_waits_for_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text(WHOLE)
+    for name in ("status", "log", "grace"):
+        (tmp_path / name).symlink_to("elsewhere")
+    for _ in range(2):
+        assert read_status(tmp_path) is None
+        assert last_lines(tmp_path, since=0) == ()
+        with pytest.raises(OSError):
+            read_grace(tmp_path, 1.0)
+        for name in ("status", "log", "grace"):
+            (tmp_path / name).unlink()
+            os.mkfifo(tmp_path / name)
+    (tmp_path / "grace").unlink()
+    assert read_grace(tmp_path, 1.5) == 1.5
+    (tmp_path / "grace").write_text("2500\n")
+    assert read_grace(tmp_path, 1.5) == 2.5
+    for bad in ("", "x", "9" * 400):
+        (tmp_path / "grace").write_text(bad)
+        with pytest.raises(ValueError):
+            read_grace(tmp_path, 1.5)
 
 
 def test_a_start_file_can_not_be_broken_out_of(tmp_path: Path) -> None:
