@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from decimal import Decimal
 from typing import Any
 
@@ -103,6 +103,13 @@ def make_readings(**parts: Any) -> GpuReadings:
         processes=(),
     )
     return replace(base, **parts)
+
+
+def make_unread(**parts: Any) -> GpuReadings:
+    """Readings of a card of which nothing is known but what is given."""
+    names = (each.name for each in fields(GpuReadings) if each.name not in ("processes", "processes_absent_reason"))
+    absent: Figure[Any] = Figure.absent("not read")
+    return GpuReadings(**(dict.fromkeys(names, absent) | {"processes": ()} | parts))
 
 
 def make_topology(index: int = 0, count: int = 8) -> GpuTopology:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hypervisor.cli.failure import EXIT_USAGE, CommandError
+from hypervisor.cli.paging import event_changes, pages
 from hypervisor.cli.source import Change, EventsWanted, reason_of
 from hypervisor.rpc.client import Client
 from hypervisor.v1 import cluster_pb2 as pb
-from hypervisor.v1 import cluster_pb2_grpc, node_pb2
+from hypervisor.v1 import cluster_pb2_grpc
 
 # The API has no watch of nodes and pools: they are few, and asked for again.
 POLL_SECONDS = 1.0
@@ -34,13 +35,13 @@ class ClusterSource:
         stub = self._stub
         match kind:
             case "nodes":
-                return list(self._pages(stub.ListNodes, pb.ListNodesRequest, "nodes"))
+                return self._all(stub.ListNodes, pb.ListNodesRequest, "nodes")
             case "gpus":
-                return list(self._pages(stub.ListGpus, pb.ClusterListGpusRequest, "gpus"))
+                return self._all(stub.ListGpus, pb.ClusterListGpusRequest, "gpus")
             case "events":
                 return self.events(EventsWanted())
             case "pools":
-                return list(self._pages(stub.ListPools, pb.ListPoolsRequest, "pools"))
+                return self._all(stub.ListPools, pb.ListPoolsRequest, "pools")
         raise _not_in_a_cluster(kind)
 
     def why_none(self, kind: str) -> str:
@@ -63,24 +64,16 @@ class ClusterSource:
             raise _not_in_a_cluster(kind)
 
     def events(self, wanted: EventsWanted) -> list[Any]:
-        return list(self._pages(self._stub.ListEvents, pb.ClusterListEventsRequest, "events", **wanted.filters()))
+        return self._all(self._stub.ListEvents, pb.ClusterListEventsRequest, "events", **wanted.filters())
 
     def watch_events(self, wanted: EventsWanted) -> Iterator[Change]:
-        for message in self._client.stream(self._stub.WatchEvents, pb.ClusterWatchEventsRequest(**wanted.filters())):
-            if message.HasField("event"):
-                yield Change("ADDED", message.event)
+        return event_changes(self._client, self._stub.WatchEvents, pb.ClusterWatchEventsRequest(**wanted.filters()))
 
     def events_about(self, kind: str, name: str) -> list[Any]:
         return self.events(EventsWanted(kind=kind, name=name))
 
-    def _pages(self, method: Any, request: Callable[..., Any], field: str, **filters: Any) -> Iterator[Any]:
-        token = ""
-        while True:
-            answer = self._client.call(method, request(page=node_pb2.Page(size=_PAGE, token=token), **filters))
-            yield from getattr(answer, field)
-            token = answer.next_page_token
-            if not token:
-                return
+    def _all(self, method: Any, request: Callable[..., Any], field: str, **filters: Any) -> list[Any]:
+        return list(pages(self._client, method, request, field, size=_PAGE, **filters))
 
     def _watch_gpus(self) -> Iterator[Change]:
         known: dict[str, Any] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,12 @@ def exec_command(
         raise CommandError(str(refusal)) from refusal
 
 
+def _be_called(program: str) -> None:
+    """Have this process listed by the name of the program that it becomes: the daemon looks when it is asked."""
+    with suppress(OSError):  # it is for people to read, and nothing depends on it
+        Path("/proc/self/comm").write_bytes(Path(program).name.encode()[:15])
+
+
 def _settings(*, server: str | None, base_dir: str | None) -> Settings:
     flags = {"owner_listen": server, "base_dir": base_dir}
     try:
@@ -103,6 +110,7 @@ def _under_daemon(settings: Settings, spec: AllocationSpec, command: tuple[str, 
     def waiting() -> None:
         click.echo(f"hypervisor: waiting for the daemon at {address}, which has not answered yet", err=True)
 
+    _be_called(command[0])
     try:
         environment = allocate_for_self(address, spec, on_wait=waiting)
     except OwnerBusy as error:

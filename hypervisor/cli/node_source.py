@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hypervisor.cli.failure import EXIT_USAGE, CommandError
+from hypervisor.cli.paging import event_changes, pages
 from hypervisor.cli.source import Change, EventsWanted, reason_of
 from hypervisor.rpc.client import Client
 from hypervisor.v1 import node_pb2 as pb
@@ -32,11 +33,11 @@ class NodeSource:
             case "nodes":
                 return [self._client.call(stub.GetNode, pb.GetNodeRequest()).node]
             case "gpus":
-                return list(self._pages(stub.ListGpus, pb.ListGpusRequest, "gpus"))
+                return self._all(stub.ListGpus, pb.ListGpusRequest, "gpus")
             case "pods":
-                return list(self._pages(stub.ListAllocations, pb.ListAllocationsRequest, "allocations"))
+                return self._all(stub.ListAllocations, pb.ListAllocationsRequest, "allocations")
             case "workers":
-                return list(self._pages(stub.ListWorkers, pb.ListWorkersRequest, "workers"))
+                return self._all(stub.ListWorkers, pb.ListWorkersRequest, "workers")
             case "events":
                 return self.events(EventsWanted())
         raise _not_on_a_node(kind)
@@ -55,24 +56,16 @@ class NodeSource:
             raise _not_on_a_node(kind)
 
     def events(self, wanted: EventsWanted) -> list[Any]:
-        return list(self._pages(self._stub.ListEvents, pb.ListEventsRequest, "events", **wanted.filters()))
+        return self._all(self._stub.ListEvents, pb.ListEventsRequest, "events", **wanted.filters())
 
     def watch_events(self, wanted: EventsWanted) -> Iterator[Change]:
-        for message in self._client.stream(self._stub.WatchEvents, pb.WatchEventsRequest(**wanted.filters())):
-            if message.HasField("event"):
-                yield Change("ADDED", message.event)
+        return event_changes(self._client, self._stub.WatchEvents, pb.WatchEventsRequest(**wanted.filters()))
 
     def events_about(self, kind: str, name: str) -> list[Any]:
         return self.events(EventsWanted(kind=kind, name=name))
 
-    def _pages(self, method: Any, request: Callable[..., Any], field: str, **filters: Any) -> Iterator[Any]:
-        token = ""
-        while True:
-            answer = self._client.call(method, request(page=pb.Page(token=token), **filters))
-            yield from getattr(answer, field)
-            token = answer.next_page_token
-            if not token:
-                return
+    def _all(self, method: Any, request: Callable[..., Any], field: str, **filters: Any) -> list[Any]:
+        return list(pages(self._client, method, request, field, **filters))
 
     def _watch_node(self) -> Iterator[Change]:
         seen = False

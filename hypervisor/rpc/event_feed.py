@@ -6,11 +6,10 @@ A watcher is a position in the journal, and never a queue.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from hypervisor.model import Event, EventType, ObjectKind, Refusal, RefusalReason
+from hypervisor.model import Event, EventType, ObjectKind
 from hypervisor.rpc.asyncio_host import AsyncioHost
 from hypervisor.rpc.convert import event_to_proto
 from hypervisor.rpc.interfaces import EventSource
@@ -97,7 +96,7 @@ class EventFeed:
         """Events behind a position, then each new one, until the feed is closed."""
         if only_new:
             after = self._end
-        with self._counted():
+        with self._counters.watcher(self._max_watchers):
             while not self._closed:
                 changed = self._next_change()  # taken before the journal is read, so that nothing is slept through
                 events, lost = await self.read(after, BATCH)
@@ -116,21 +115,6 @@ class EventFeed:
         # Who begins at the oldest event that is kept has asked for none before it.
         lost = self._events.lost_before(after) if after != _BEGIN else 0
         return tuple(self._events.read(after, limit)), lost
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        if self._counters.watchers >= self._max_watchers:
-            self._counters.refused += 1
-            raise Refusal(
-                RefusalReason.TOO_MANY_WATCHERS,
-                f"{self._max_watchers} watchers are served already",
-                remedy="end some, or list instead of watching",
-            )
-        self._counters.watchers += 1
-        try:
-            yield
-        finally:
-            self._counters.watchers -= 1
 
     def _wake_from_trio(self, event: Event) -> None:
         self._end = max(self._end, (event.epoch, event.sequence))

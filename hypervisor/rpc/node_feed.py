@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 
-from hypervisor.model import NodeSnapshot, Refusal, RefusalReason, Revision
+from hypervisor.model import NodeSnapshot, Revision
 from hypervisor.rpc.convert import Moment, revision_to_proto
 from hypervisor.rpc.convert.state import delta_parts, snapshot_parts
 from hypervisor.rpc.history import History
@@ -56,7 +55,7 @@ class NodeFeed:
 
         A state too large for one message comes in several, and only the last of them has a revision.
         """
-        with self._counted():
+        with self._counters.watcher(self._max_watchers):
             seen, begun = resume_after, False
             deadline = self._now() + self._heartbeat_seconds
             while not self._closed:
@@ -77,21 +76,6 @@ class NodeFeed:
                     self._counters.heartbeats += 1
                     yield self._heartbeat(seen)
                     deadline = self._now() + self._heartbeat_seconds
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        if self._counters.watchers >= self._max_watchers:
-            self._counters.refused += 1
-            raise Refusal(
-                RefusalReason.TOO_MANY_WATCHERS,
-                f"{self._max_watchers} watchers are served already",
-                remedy="end some, or list instead of watching",
-            )
-        self._counters.watchers += 1
-        try:
-            yield
-        finally:
-            self._counters.watchers -= 1
 
     def _messages_after(self, seen: Revision | None) -> tuple[list[node_pb2.WatchNodeResponse], Revision]:
         """What a watcher lacks that has seen a revision (None: nothing), and the revision that this leads to."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from hypervisor.model import Refusal, RefusalReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,22 @@ class FeedCounters:
         self.resets = 0
         self.coalesced = 0
         self.refused = 0
+
+    @contextmanager
+    def watcher(self, most: int) -> Iterator[None]:
+        """Count one watcher for as long as it is served. Raises Refusal where so many are served already."""
+        if self.watchers >= most:
+            self.refused += 1
+            raise Refusal(
+                RefusalReason.TOO_MANY_WATCHERS,
+                f"{most} watchers are served already",
+                remedy="end some, or list instead of watching",
+            )
+        self.watchers += 1
+        try:
+            yield
+        finally:
+            self.watchers -= 1
 
     def statistics(self, tombstones: int = 0) -> FeedStatistics:
         return FeedStatistics(

@@ -210,6 +210,38 @@ __attribute__((unused)) static CUfunction ready_kernel(const char *name)
     return function;
 }
 
+struct test_case {
+    const char *name;
+    void (*run)(void);
+};
+
+/* Each case as a process with a fresh machine of its own, which the child finds in *machine; 0 when all are well. */
+__attribute__((unused)) static int run_cases(const struct test_case *cases, size_t count, struct sim_machine **machine,
+                                             const char *name, uint32_t gpus, uint32_t mps)
+{
+    CHECK(setenv("SIM_GROUP", "driver", 1) == 0);
+    for (size_t i = 0; i < count; i++) {
+        *machine = new_machine(name, gpus, SIM_CLOCK_REAL, mps);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            cases[i].run();
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        if (status != 0) {
+            fprintf(stderr, "case '%s' ended with status %#x\n", cases[i].name, (unsigned)status);
+            return 1;
+        }
+        sound(*machine);
+        SAME((*machine)->gpu[0].used_bytes, 0); /* whatever it left behind is gone with it */
+        sim_machine_detach(*machine);
+        unlink(machine_path);
+    }
+    return 0;
+}
+
 /* `blocks` of 1024 threads: one block fills one of the ten SMs. */
 __attribute__((unused)) static CUresult launch(CUfunction function, unsigned blocks, CUstream stream)
 {

@@ -629,32 +629,12 @@ static void threads(void)
 
 int main(void)
 {
-    static const struct { const char *name; void (*run)(void); } cases[] = {
+    static const struct test_case cases[] = {
         {"devices", devices}, {"contexts", contexts}, {"memory", memory}, {"arrays", arrays}, {"copies", copies}, {"functions", functions},
         {"host functions", host_functions}, {"pools", pools}, {"virtual memory", virtual_memory}, {"graphs", graphs},
         {"faults and loss", faults_and_loss}, {"forked", forked}, {"child outlives parent", child_outlives_parent},
         {"shared by handle", shared_by_handle},
         {"visible devices", visible_devices}, {"threads", threads},
     };
-    CHECK(setenv("SIM_GROUP", "driver", 1) == 0);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        machine = new_machine("driver", 3, SIM_CLOCK_REAL, 0);
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (child == 0) {
-            cases[i].run();
-            _exit(0);
-        }
-        int status;
-        CHECK(waitpid(child, &status, 0) == child);
-        if (status != 0) {
-            fprintf(stderr, "case '%s' ended with status %#x\n", cases[i].name, (unsigned)status);
-            return 1;
-        }
-        sound(machine);
-        SAME(machine->gpu[0].used_bytes, 0); /* whatever it left behind is gone with it */
-        sim_machine_detach(machine);
-        unlink(machine_path);
-    }
-    return 0;
+    return run_cases(cases, sizeof cases / sizeof *cases, &machine, "driver", 3, 0);
 }

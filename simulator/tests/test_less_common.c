@@ -318,28 +318,8 @@ static void external_memory_of_two_processes(void)
 
 int main(void)
 {
-    static const struct { const char *name; void (*run)(void); } cases[] = {
+    static const struct test_case cases[] = {
         {"managed memory", managed}, {"semaphores", semaphores}, {"conditions", conditions}, {"events of contexts", events_of_contexts}, {"multicast", multicast},
         {"a pool of two processes", pool_of_two_processes}, {"external memory of two processes", external_memory_of_two_processes}};
-    CHECK(setenv("SIM_GROUP", "driver", 1) == 0);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        machine = new_machine("less-common", 3, SIM_CLOCK_REAL, 0);
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (child == 0) {
-            cases[i].run();
-            _exit(0);
-        }
-        int status;
-        CHECK(waitpid(child, &status, 0) == child);
-        if (status != 0) {
-            fprintf(stderr, "case '%s' ended with status %#x\n", cases[i].name, (unsigned)status);
-            return 1;
-        }
-        sound(machine);
-        SAME(machine->gpu[0].used_bytes, 0); /* whatever it left behind is gone with it */
-        sim_machine_detach(machine);
-        unlink(machine_path);
-    }
-    return 0;
+    return run_cases(cases, sizeof cases / sizeof *cases, &machine, "less-common", 3, 0);
 }

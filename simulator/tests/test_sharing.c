@@ -273,27 +273,17 @@ static void shared_events(void)
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-static void (*const cases[])(void) = {branches, recordings, destroyed_streams, words, array_bytes, variables, green, shared_events};
-
 int main(void)
 {
-    CHECK(setenv("SIM_GROUP", "driver", 1) == 0);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        machine = new_machine("sharing", 1, SIM_CLOCK_REAL, 1);
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (child == 0) {
-            cases[i]();
-            sound(machine);
-            _exit(0);
-        }
-        int status;
-        CHECK(waitpid(child, &status, 0) == child);
-        if (status != 0)
-            fprintf(stderr, "case %zu\n", i);
-        SAME(status, 0);
-        sim_machine_detach(machine);
-        unlink(machine_path);
-    }
-    return 0;
+    static const struct test_case cases[] = {
+        {"branches", branches},
+        {"recordings", recordings},
+        {"destroyed streams", destroyed_streams},
+        {"words", words},
+        {"array bytes", array_bytes},
+        {"variables", variables},
+        {"green", green},
+        {"shared events", shared_events},
+    };
+    return run_cases(cases, sizeof cases / sizeof *cases, &machine, "sharing", 1, 1);
 }

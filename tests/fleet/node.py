@@ -17,8 +17,6 @@ from hypervisor.model import (
     Figure,
     FigureSource,
     Gpu,
-    GpuIdentity,
-    GpuReadings,
     GpuTopology,
     HealthState,
     NodeIdentity,
@@ -32,46 +30,17 @@ from hypervisor.model import (
     TopologyLink,
 )
 from hypervisor.node.journal import Journal
+from tests.builders import make_identity, make_unread
 from tests.fleet.messages import GIB, uuid
 
 
 def gpu(node: str, index: int, count: int) -> Gpu:
-    absent: Figure[float] = Figure.absent("not read")
-    none: Figure[int] = Figure.absent("not read")
     mine = uuid(node, index)
     return Gpu(
-        identity=GpuIdentity(
-            uuid=mine,
-            index=index,
-            minor=index,
-            pci_bus_id=f"00000000:{index:02x}:00.0",
-            pci_device_id="2330:10de",
-            model="NVIDIA H100 80GB HBM3",
-            vendor="NVIDIA",
-            architecture="Hopper",
-            compute_capability="9.0",
-            sm_count=132,
-            serial="",
-            vbios_version="",
-            partition=None,
-            simulated=True,
-        ),
+        identity=make_identity(index, uuid=mine),
         tflops=Figure(989.0, FigureSource.CATALOGUE),
         vram_bytes=Figure(80 * GIB, FigureSource.DRIVER, observed_at=1.0),
-        readings=GpuReadings(
-            memory_used_bytes=none,
-            memory_free_bytes=none,
-            memory_reserved_bytes=none,
-            utilization_ratio=absent,
-            memory_utilization_ratio=absent,
-            temperature_celsius=Figure(40.0, FigureSource.DRIVER, observed_at=1.0),
-            power_watts=absent,
-            power_limit_watts=absent,
-            energy_joules_total=absent,
-            sm_clock_hertz=absent,
-            memory_clock_hertz=absent,
-            processes=(),
-        ),
+        readings=make_unread(temperature_celsius=Figure(40.0, FigureSource.DRIVER, observed_at=1.0)),
         topology=GpuTopology(
             gpu_uuid=mine,
             numa_node=None,

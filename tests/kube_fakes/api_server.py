@@ -8,15 +8,14 @@ import queue
 import re
 import socket
 import threading
-import time
 import uuid
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-END = object()
+from tests.kube_fakes.answering import END, AnsweringHandler
 
 
 class FakeApiServer:
@@ -152,9 +151,8 @@ class FakeApiServer:
             watcher.put({"type": kind, "object": copy})
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(AnsweringHandler):
     api: FakeApiServer
-    protocol_version = "HTTP/1.1"
 
     def log_message(self, *arguments) -> None:
         pass
@@ -259,29 +257,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self.api.cut_next_watches -= 1
                 changes.put(END)
             self.api._watchers.append(changes)
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        ends_at = time.monotonic() + float(query["timeoutSeconds"])
+
+        def wanted(change: dict) -> bool:
+            of_node = change["object"].get("spec", {}).get("nodeName") in (None, node)
+            return of_node and (change["type"] != "BOOKMARK" or query.get("allowWatchBookmarks") == "true")
+
         try:
-            while time.monotonic() < ends_at:
-                try:
-                    change = changes.get(timeout=0.2)
-                except queue.Empty:
-                    continue
-                if change is END:
-                    break
-                of_node = change["object"].get("spec", {}).get("nodeName") in (None, node)
-                if of_node and (change["type"] != "BOOKMARK" or query.get("allowWatchBookmarks") == "true"):
-                    line = json.dumps(change).encode() + b"\n"
-                    self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-                    self.wfile.flush()
-                if change["type"] == "ERROR":
-                    break
-            self.wfile.write(b"0\r\n\r\n")
-        except OSError:
-            self.close_connection = True
+            self.stream(changes, float(query["timeoutSeconds"]), wanted)
         finally:
             with self.api._lock:
                 self.api._watchers.remove(changes)
@@ -290,11 +272,4 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(code, {"kind": "Status", "apiVersion": "v1", "code": code, "message": message}, headers)
 
     def _reply(self, code: int, body: dict, headers: dict[str, str] | None = None) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+        self.reply(code, json.dumps(body).encode(), headers)

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -28,11 +28,11 @@ import yaml
 
 from tests.kube_fakes import merging, schemas
 from tests.kube_fakes.answer import Answer
+from tests.kube_fakes.answering import END, AnsweringHandler
 from tests.kube_fakes.events import check_event
 from tests.real_kube.cluster import Refused
 
 CRDS = Path(__file__).parents[2] / "deploy" / "crds"
-END: dict[str, Any] = {}
 Object = dict[str, Any]
 _BUILT_IN = {
     ("", "nodes"): "Node",
@@ -227,9 +227,8 @@ class ObjectServer:
                 watcher.put(change)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(AnsweringHandler):
     api: ObjectServer
-    protocol_version = "HTTP/1.1"
 
     def log_message(self, *arguments: object) -> None:
         pass
@@ -272,11 +271,11 @@ class _Handler(BaseHTTPRequestHandler):
             with self.api.lock:
                 answer = self._do(where, found["name"] or "", found["part"] or "", body, query, manager)
                 content = json.dumps(answer).encode()
-            self._reply(201 if self.command == "POST" else 200, content)
+            self.reply(201 if self.command == "POST" else 200, content)
         except Answer as answer:
             reason = {409: "Conflict", 410: "Expired", 404: "NotFound", 422: "Invalid"}.get(answer.code, "")
             status = {"kind": "Status", "code": answer.code, "reason": reason, "message": str(answer)}
-            self._reply(answer.code, json.dumps(status).encode(), answer.headers)
+            self.reply(answer.code, json.dumps(status).encode(), answer.headers)
 
     def _admit(self) -> None:
         self.api.requests.append((self.command, self.path))
@@ -377,45 +376,20 @@ class _Handler(BaseHTTPRequestHandler):
                     changes.put({"type": kind, "object": body})
             entry = (collection, changes)
             api.watchers.append(entry)
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        ends_at = time.monotonic() + float(query["timeoutSeconds"])
+
+        def wanted(change: Object) -> bool:
+            seen = change["object"]
+            in_namespace = where[2] in ("", seen.get("metadata", {}).get("namespace", ""))
+            return change["type"] == "ERROR" or (in_namespace and _matches(seen, query))
+
         try:
-            while time.monotonic() < ends_at:
-                try:
-                    change = changes.get(timeout=1.0)
-                except queue.Empty:
-                    continue
-                if change is END:
-                    break
-                seen = change["object"]
-                in_namespace = where[2] in ("", seen.get("metadata", {}).get("namespace", ""))
-                if change["type"] == "ERROR" or (in_namespace and _matches(seen, query)):
-                    line = json.dumps(change).encode() + b"\n"
-                    self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-                    self.wfile.flush()
-                if change["type"] == "ERROR":
-                    break
-            self.wfile.write(b"0\r\n\r\n")
-        except OSError:
-            self.close_connection = True
+            self.stream(changes, float(query["timeoutSeconds"]), wanted)
         finally:
             with api.lock:
                 api.watchers.remove(entry)
 
-    def _reply(self, code: int, content: bytes, headers: Mapping[str, str] | None = None) -> None:
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
     def _reply_text(self, text: str) -> None:
-        self._reply(200, text.encode())
+        self.reply(200, text.encode())
 
 
 def _matches(body: Object, query: Mapping[str, str]) -> bool:

@@ -31,6 +31,7 @@ from hypervisor.model import (
     SystemInfo,
     TopologyLink,
 )
+from tests.builders import make_identity
 
 GIB = 2**30
 VRAM = 80 * GIB
@@ -45,22 +46,7 @@ def uuid(index: int) -> str:
 
 
 def identity(index: int = 0) -> GpuIdentity:
-    return GpuIdentity(
-        uuid=uuid(index),
-        index=index,
-        minor=index,
-        pci_bus_id=f"00000000:{index + 1:02X}:00.0",
-        pci_device_id="2330:10de",
-        model="NVIDIA H100 80GB HBM3",
-        vendor="NVIDIA",
-        architecture="Hopper",
-        compute_capability="9.0",
-        sm_count=132,
-        serial="1",
-        vbios_version="96.00",
-        partition=None,
-        simulated=True,
-    )
+    return make_identity(index, uuid=uuid(index), pci_bus_id=f"00000000:{index + 1:02X}:00.0", vbios_version="96.00")
 
 
 def readings(

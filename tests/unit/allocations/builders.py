@@ -21,8 +21,6 @@ from hypervisor.model import (
     EventType,
     Figure,
     FigureSource,
-    GpuIdentity,
-    GpuReadings,
     HealthCode,
     HealthState,
     Inventory,
@@ -36,6 +34,7 @@ from hypervisor.model import (
     Revision,
     SystemInfo,
 )
+from tests.builders import make_identity, make_unread
 
 GIB = 2**30
 CARD_TFLOPS = 989.0
@@ -60,36 +59,14 @@ def device(
 ) -> DeviceObservation:
     absent: Figure[Any] = Figure.absent("not read")
     return DeviceObservation(
-        identity=GpuIdentity(
-            uuid=uuid_of(index) if partition is None else f"MIG-{index:08d}",
-            index=index,
-            minor=index,
-            pci_bus_id=f"0000:{index:02x}:00.0",
-            pci_device_id="2330",
-            model="H100",
-            vendor="NVIDIA",
-            architecture="hopper",
-            compute_capability="9.0",
-            sm_count=132,
-            serial="",
-            vbios_version="",
-            partition=partition,
-            simulated=True,
+        identity=make_identity(
+            index, uuid=uuid_of(index) if partition is None else f"MIG-{index:08d}", partition=partition
         ),
         tflops=Figure.absent("not in the catalogue") if tflops is None else Figure(tflops, FigureSource.CATALOGUE),
         vram_bytes=Figure.absent("not read") if vram_bytes is None else Figure(vram_bytes, FigureSource.DRIVER),
-        readings=GpuReadings(
+        readings=make_unread(
             memory_used_bytes=absent if used_bytes is None else Figure(used_bytes, FigureSource.DRIVER),
-            memory_free_bytes=absent,
             memory_reserved_bytes=Figure(0, FigureSource.DRIVER),
-            utilization_ratio=absent,
-            memory_utilization_ratio=absent,
-            temperature_celsius=absent,
-            power_watts=absent,
-            power_limit_watts=absent,
-            energy_joules_total=absent,
-            sm_clock_hertz=absent,
-            memory_clock_hertz=absent,
             processes=processes,
             processes_absent_reason="" if processes is not None else "the driver lists none",
         ),
