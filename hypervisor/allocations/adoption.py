@@ -92,7 +92,7 @@ def _group_gid() -> int | None:
         gid = grp.getgrnam(GROUP).gr_gid
     except KeyError:
         return None
-    return gid if os.geteuid() == 0 or gid in os.getgroups() else None
+    return gid if os.geteuid() == 0 or gid in (os.getegid(), *os.getgroups()) else None
 
 
 def make_limit_files(ground: Ground, allocation: Allocation) -> LimitFiles:

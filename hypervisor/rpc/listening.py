@@ -45,12 +45,13 @@ def parse_unix(text: str, setting: str) -> UnixAddress:
 
 def admin_access() -> tuple[int, int]:
     """Mode and group (-1: as it comes) of the admin socket: the group hypervisor's where there is one, else ours."""
-    if os.geteuid() != 0:
-        return 0o600, -1
     try:
-        return 0o660, grp.getgrnam(ADMIN_GROUP).gr_gid
+        group = grp.getgrnam(ADMIN_GROUP).gr_gid
     except KeyError:
         return 0o600, -1
+    # Another user can give a socket to his own groups only.
+    ours = os.geteuid() == 0 or group in (os.getegid(), *os.getgroups())
+    return (0o660, group) if ours else (0o600, -1)
 
 
 @contextmanager

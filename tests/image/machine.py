@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,34 +29,67 @@ ReadWritePaths=/var/lib/simulated
 WatchdogSec=5
 """
 USER = "ann"
+_NOT_BUILT_FROM = ("tests/", "docs/", "deploy/", ".ci/")
 
 
-def package(work: Path) -> Path:
-    """The package, built in a root directory with Debian's own Python and compiler."""
-    build = roots.base(
-        "build", "python3", "python3-venv", "python3-dev", "gcc", "libc6-dev", "ca-certificates", "xz-utils"
-    )
-    root = roots.copied(build, _made(work / "build"))
-    source = _made(root / "source")
+def package() -> Path:
+    """The package of this source, built in a root directory with Debian's own Python and compiler; once, as it is."""
     listed = subprocess.run(
         ["git", "-C", str(roots.SOURCE), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         capture_output=True,
+        text=True,
         check=True,
     )
-    packing = ["tar", "-C", str(roots.SOURCE), "--null", "--ignore-failed-read", "-T", "-", "-c"]
-    archive = subprocess.run(packing, input=listed.stdout, capture_output=True, check=False)
-    subprocess.run(["tar", "-x", "-C", str(source)], input=archive.stdout, check=True)
+    names = sorted(name for name in listed.stdout.split("\0") if name and not name.startswith(_NOT_BUILT_FROM))
+    files = {name: roots.SOURCE / name for name in names if (roots.SOURCE / name).is_file()}
+    kept = roots.CACHE / "package" / _digest(files)
+    if not kept.exists():
+        shutil.rmtree(kept.parent, ignore_errors=True)
+        _build_package(files, kept)
+    (found,) = kept.glob("*.deb")
+    return found
+
+
+def _digest(files: Mapping[str, Path]) -> str:
+    found = hashlib.sha256()
+    for name, path in files.items():
+        content = path.read_bytes()
+        found.update(f"{name} {path.stat().st_mode} {len(content)}\n".encode() + content)
+    return found.hexdigest()[:16]
+
+
+def _build_package(files: Mapping[str, Path], target: Path) -> None:
+    build = roots.base(
+        "build", "python3", "python3-venv", "python3-dev", "gcc", "libc6-dev", "ca-certificates", "xz-utils"
+    )
+    unfinished = target.with_name("unfinished")
+    root = roots.copied(build, made(unfinished / "root"))
+    for name, path in files.items():
+        place = root / "source" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place)
+    # Not compressed, which takes longest; what is in it is the same.
     quick = {"DPKG_DEB_COMPRESSOR_TYPE": "none"}
     done = roots.inside(root, ["/source/packaging/build-deb", "/dist", "/usr/bin/python3"], environment=quick)
-    assert done.returncode == 0, done.stderr[-3000:]
-    (deb,) = (root / "dist").glob("*.deb")
-    target = work / deb.name
-    shutil.copyfile(deb, target)
-    shutil.rmtree(root)
-    return target
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    made(target)
+    for deb in (root / "dist").glob("*.deb"):
+        shutil.move(deb, target)
+    shutil.rmtree(unfinished)
 
 
-def _made(path: Path) -> Path:
+def later_package(deb: Path, target: Path, version: str) -> None:
+    """The same package under a later version."""
+    tree = target.with_suffix(".tree")
+    subprocess.run(["dpkg-deb", "-R", str(deb), str(tree)], check=True)
+    control = tree / "DEBIAN/control"
+    control.write_text(re.sub(r"^Version: .*$", f"Version: {version}", control.read_text(), flags=re.MULTILINE))
+    subprocess.run(["dpkg-deb", "-Znone", "-b", str(tree), str(target)], check=True, capture_output=True)
+    shutil.rmtree(tree)
+
+
+def made(path: Path) -> Path:
+    """A new directory."""
     path.mkdir(parents=True)
     return path
 
@@ -63,7 +99,7 @@ class Machine:
 
     def __init__(self, work: Path, deb: Path) -> None:
         self.root = roots.copied(
-            roots.base("host", "systemd", "systemd-sysv", "dbus", "python3", "procps"), _made(work / "host")
+            roots.base("host", "systemd", "systemd-sysv", "dbus", "python3", "procps"), made(work / "host")
         )
         self.deb = deb
         self._name = f"hypervisor-{uuid.uuid4().hex[:8]}"
@@ -75,7 +111,7 @@ class Machine:
         shutil.copyfile(self.deb, self.root / "root" / self.deb.name)
         done = roots.inside(self.root, ["dpkg", "-i", f"/root/{self.deb.name}"])
         assert done.returncode == 0, done.stderr
-        drop_in = _made(self.root / "etc/systemd/system/hypervisor.service.d")
+        drop_in = made(self.root / "etc/systemd/system/hypervisor.service.d")
         (drop_in / "simulated.conf").write_text(SIMULATED)
         for folder in ("simulator", "clients"):
             (self.root / NATIVE / folder).mkdir(exist_ok=True)
@@ -144,6 +180,12 @@ class Machine:
         if check:
             assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
         return done
+
+    def unbind(self) -> None:
+        """Take the simulated driver out of the package's folder; programs that run keep it."""
+        for folder in ("simulator", "clients"):
+            self.run("umount", "--lazy", f"/{NATIVE}/{folder}")
+            self.run("rmdir", f"/{NATIVE}/{folder}")
 
     def property(self, unit: str, name: str) -> str:
         """A property of a unit."""

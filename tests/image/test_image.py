@@ -14,19 +14,21 @@ import pytest
 from tests.image import dockerfile, roots
 
 pytestmark = pytest.mark.image
+DOCKERFILE = roots.SOURCE / "Dockerfile"
 HOME = "usr/lib/gpu-hypervisor"
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dockerfile.Stage]:
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dockerfile.Stage]]:
     roots.needs_root()
     work = tmp_path_factory.mktemp("image")
-    base = roots.base("minimal")
-    stage = dockerfile.build(
-        roots.SOURCE / "Dockerfile", base, work, arguments={"BASE_DIGEST": "sha256:0", "REVISION": "abc"}
-    )
-    yield stage
+    yield dockerfile.build(DOCKERFILE, roots.base("minimal"), work, arguments={"REVISION": "abc"})
     dockerfile.remove(work)
+
+
+@pytest.fixture(scope="module")
+def image(stages: list[dockerfile.Stage]) -> dockerfile.Stage:
+    return stages[-1]
 
 
 def run(image: dockerfile.Stage, *words: str, user: str | None = None) -> subprocess.CompletedProcess[str]:
