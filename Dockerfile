@@ -33,7 +33,8 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
 # The aggregator needs no more. The node's DaemonSet runs as root, for the reasons that its manifest gives.
 USER 65532:65532
 EXPOSE 8001 8002
+# The node's port, else the aggregator's.
 HEALTHCHECK --interval=20s --timeout=4s --start-period=30s --retries=5 \
-    CMD ["/usr/lib/gpu-hypervisor/bin/python3", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8001/healthz', timeout=3)"]
+    CMD ["/bin/sh", "-c", "for port in 8001 8002; do /usr/lib/gpu-hypervisor/bin/python3 -c \"import urllib.request as r; r.urlopen('http://127.0.0.1:$port/healthz', timeout=1.5)\" 2>/dev/null && exit; done; exit 1"]
 ENTRYPOINT ["/usr/bin/hypervisor"]
 CMD ["run"]

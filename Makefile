@@ -50,9 +50,10 @@ test-slow: setup
 test-clients: setup
 	@$(BIN)/python -m pytest -q -m "clients and not gpu" $(TEST_ARGS)
 
-# The image's steps and the package for hosts, in root directories that debootstrap makes (as root, on Debian or Ubuntu).
+# The image's steps and the package for hosts, in root directories of Debian (as root, on Debian or Ubuntu). What they
+# are made of is kept in .cache/image, so that a second run is quick.
 test-image: setup
-	@$(BIN)/python -m pytest -q -m image tests/image $(TEST_ARGS)
+	@$(BIN)/python -m pytest -q -m image -n 2 --dist loadfile tests/image $(TEST_ARGS)
 
 # dist/gpu-hypervisor_VERSION_ARCHITECTURE.deb for hosts with this PYTHON (PACKAGE_PYTHON=/usr/bin/python3).
 PACKAGE_PYTHON ?= /usr/bin/python3

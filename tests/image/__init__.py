@@ -1,1 +1,1 @@
-"""The image's steps and the package for hosts, in root directories made by debootstrap, without a Docker engine."""
+"""The image's steps and the package for hosts, in root directories of Debian, without a Docker engine."""

@@ -18,6 +18,7 @@ CACHE = SOURCE / ".cache" / "image"
 SUITE = "bookworm"
 HOST_TRUST = Path("/etc/ssl/certs/ca-certificates.crt")
 TRUST = "/var/tmp/host-trust.crt"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PIP_CACHE = "/var/tmp/pip-cache"
 
 
@@ -121,7 +122,7 @@ def inside(
         'exec chroot ${CHROOT_USER:+--userspec="$CHROOT_USER"} "$root" "$@"'
     )
     variables = {
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": PATH,
         "HOME": "/",
         "LC_ALL": "C.UTF-8",
         "PIP_CACHE_DIR": PIP_CACHE,

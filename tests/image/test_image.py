@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.image import dockerfile, roots
+from tests.daemon_process import wait_until
+from tests.image import context, dockerfile, roots
+from tests.image.container import Container
 
 pytestmark = pytest.mark.image
 DOCKERFILE = roots.SOURCE / "Dockerfile"
@@ -46,11 +47,14 @@ def test_the_program_runs_as_an_ordinary_user(image: dockerfile.Stage) -> None:
     assert done.returncode == 0, done.stderr
     assert image.labels["org.opencontainers.image.version"] in done.stdout
     assert image.labels["org.opencontainers.image.revision"] == "abc"
+    assert all(image.labels[f"org.opencontainers.image.{name}"] for name in ("title", "description", "licenses"))
+    own = run(image, "version", user="0:0")
+    assert (own.returncode, own.stdout) == (0, done.stdout)
 
 
 def test_no_compiler_and_no_simulated_driver_are_in_it(image: dockerfile.Stage) -> None:
-    for program in ("gcc", "cc", "ld", "make"):
-        assert not list(image.root.glob(f"usr/bin/{program}*")), program
+    tools = re.compile(r"(.*-)?(gcc|cc|g\+\+|c\+\+|clang|cpp|ld|as|make|pip3?)(-[\d.]+)?")
+    assert not [path for path in image.root.glob("usr/**/bin/*") if tools.fullmatch(path.name)]
     natives = {
         path.name
         for path in image.root.glob(f"{HOME}/lib/python3*/site-packages/hypervisor/native/**/*")
@@ -92,40 +96,84 @@ def test_every_part_of_it_is_in_the_bill_of_materials(image: dockerfile.Stage) -
     assert installed <= named | {"gpu-hypervisor"}
 
 
-def test_the_health_check_passes_on_a_daemon_that_lives_and_fails_on_none(image: dockerfile.Stage) -> None:
-    root = image.root
-    failed = roots.inside(root, image.healthcheck, environment=image.environment, user=image.user)
-    assert failed.returncode != 0
-    daemon = subprocess.Popen(
-        [
-            "unshare",
-            "--mount",
-            "--fork",
-            "--kill-child",
-            "chroot",
-            f"--userspec={image.user}",
-            str(root),
-            *image.entrypoint,
-            *image.command,
-        ],
-        env={"PATH": "/usr/bin:/bin", **image.environment},
-        stderr=subprocess.DEVNULL,
-    )
+@pytest.mark.parametrize(
+    ("words", "user"),
+    [
+        pytest.param((), None, id="its own command"),
+        pytest.param(("run",), "0:0", id="node"),
+        pytest.param(("aggregator", "--store", "/var/lib/hypervisor/aggregator.db"), None, id="aggregator"),
+    ],
+)
+def test_node_and_aggregator_run_and_the_health_check_knows(
+    image: dockerfile.Stage, words: tuple[str, ...], user: str | None
+) -> None:
+    container = Container(image, *words, user=user)
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            done = roots.inside(root, image.healthcheck, environment=image.environment, user=image.user)
-            if done.returncode == 0:
-                break
-            assert time.monotonic() < deadline, done.stderr
-            assert daemon.poll() is None
+        wait_until(container.healthy, "a healthy container", 60)
+        if "aggregator" in words:
+            asked = container.run(*image.entrypoint, "get", "gpus", "--server", "unix:/run/hypervisor/aggregator.sock")
+            assert "no node has reported yet" in asked.stderr
+        else:
+            asked = container.run(*image.entrypoint, "get", "nodes", "-o", "name")
+            assert asked.stdout.strip()
+        assert asked.returncode == 0
     finally:
-        daemon.terminate()
-        daemon.wait(30)
+        status = container.close()
+    assert status == 0
+
+
+def test_the_health_check_fails_where_nothing_serves(image: dockerfile.Stage) -> None:
+    container = Container(dataclasses.replace(image, entrypoint=("/usr/bin/sleep",)), "60")
+    try:
+        assert not container.healthy()
+    finally:
+        container.close(seconds=0)
+
+
+def test_each_instruction_was_run_as_it_is_written(stages: list[dockerfile.Stage]) -> None:
+    written = DOCKERFILE.read_text()
+    told = [f"{word} {rest}" for stage in stages for word, rest in stage.history]
+    # Word by word, so that no way of splitting the file is taken twice.
+    words = re.sub(r"(?m)^#.*$", "", written.partition("\nFROM ")[2].replace("\\\n", " ")).split()
+    assert " ".join(told).split() == ["FROM", *words]
+
+
+def test_the_build_sees_what_is_in_the_repository_and_no_product_of_a_build() -> None:
+    seen = set(context.files(roots.SOURCE))
+    listed = subprocess.run(
+        ["git", "-C", str(roots.SOURCE), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\0")
+    assert seen <= set(listed)
+    assert {
+        "pyproject.toml",
+        "constraints.txt",
+        "packaging/install-tree",
+        "limiter/include/hypervisor_limits.h",
+    } <= seen
+    assert not any(name.startswith(("tests/", "docs/", ".git/")) for name in seen)
+
+
+@pytest.mark.parametrize(
+    ("rule", "out", "left_in"),
+    [
+        ("build", ["build", "build/x"], ["tests/build", "builder", "a/build/x"]),
+        ("**/*.so", ["a.so", "x/y/a.so"], ["a.so.1", "so"]),
+        (".*", [".git/config", ".venv"], ["a/.hidden", "a.b"]),
+        ("a/*_pb2*.py*", ["a/x_pb2.py", "a/x_pb2_grpc.pyi"], ["a/b/x_pb2.py", "a/x.py"]),
+        ("/a/b/", ["a/b", "a/b/c"], ["b", "x/a/b"]),
+        ("?.[ch]", ["a.c", "b.h"], ["ab.c", "a.o"]),
+    ],
+)
+def test_rules_of_what_a_build_does_not_see(rule: str, out: list[str], left_in: list[str]) -> None:
+    assert [name for name in [*out, *left_in] if context.ignored(name, [rule])] == out
+    assert not any(context.ignored(name, [rule, f"!{name}"]) for name in out)
 
 
 def test_without_a_digest_there_is_no_build() -> None:
-    text = (Path(roots.SOURCE) / "Dockerfile").read_text()
+    text = DOCKERFILE.read_text()
     froms = [rest for word, rest in dockerfile.instructions(text) if word == "FROM"]
     assert froms
     assert all("@${BASE_DIGEST}" in rest for rest in froms)
