@@ -29,6 +29,7 @@ builder.set_source(
     depends=[
         "limiter/include/hypervisor_limits.h",
         "limiter/include/hypervisor_atomics.h",
+        "limiter/include/hypervisor_contexts.h",
         "limiter/include/hypervisor_flip.h",
         "limiter/daemon/files.h",
         "limiter/daemon/guard.h",

@@ -109,7 +109,7 @@ def _process(slot: Slot, host_pid: int | None) -> AttachedProcess:
         pid_namespace=slot.pid_namespace,
         start_time_ticks=slot.start_time_ticks,
         host_pid=host_pid,
-        reserved_bytes=tuple(device.held_bytes for device in slot.devices),
+        reserved_bytes=tuple(device.counted_bytes for device in slot.devices),
     )
 
 
@@ -127,7 +127,7 @@ def _recount(held: Held, returned: list[Slot], tell: Tell) -> None:
     gone = {slot.number for slot in returned}
     slots = [slot for slot in held.survey.slots if slot.number not in gone and slot.devices]
     accounts = [
-        (place, account.total_bytes, sum(slot.devices[place].held_bytes for slot in slots))
+        (place, account.total_bytes, sum(slot.devices[place].counted_bytes for slot in slots))
         for place, account in enumerate(held.survey.devices)
     ]
     accounts.append((HOST_ACCOUNT, held.survey.host_bytes, sum(slot.host_bytes for slot in slots)))
@@ -138,6 +138,8 @@ def _recount(held: Held, returned: list[Slot], tell: Tell) -> None:
         if outcome is not RecountResult.CHANGED:
             continue
         tell.count.recounts_changed += 1
+        if account != HOST_ACCOUNT:
+            held.devices[account].own_changes.append(held.survey.at)
         what = "host memory" if account == HOST_ACCOUNT else held.allocation.grants[account].gpu_uuid
         because = f"{len(returned)} of its processes had ended" if returned else "a process had ended between two steps"
         tell.event(

@@ -33,8 +33,10 @@ class DeviceMemory:
     """What is remembered of one device of an allocation between rounds."""
 
     overhead_by_pid: dict[int, Overhead] = field(default_factory=dict)
-    accounted_by_pid: dict[int, int] = field(default_factory=dict)  # at the survey before, like the next two
+    accounted_by_pid: dict[int, int] = field(default_factory=dict)  # at the survey before, like the next three
     total_word: int | None = None
+    own_changes: list[float] = field(default_factory=list)  # of the total, by us: times of the surveys before each
+    contexts_by_slot: dict[int, int | None] = field(default_factory=dict)  # words, at the survey before too
     surveyed_at: float = 0.0
     overhead_bytes: int | None = None  # as in the file; None before it was read
     busy_ns: int | None = None  # as in the file; None before it was read

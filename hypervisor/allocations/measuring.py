@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from hypervisor.allocations.contexts import ContextSizes
 from hypervisor.allocations.counters import Counts
 from hypervisor.allocations.held import DeviceMemory, Held
-from hypervisor.allocations.overhead import Overhead
+from hypervisor.allocations.measured_overhead import DriverView, accounts, follow_overhead
 from hypervisor.allocations.pacing import pacing_of
 from hypervisor.allocations.resting import Moment, as_of, rests
 from hypervisor.allocations.steering import Charged, correct, is_under_way
@@ -30,19 +29,8 @@ from hypervisor.model import (
 from hypervisor.model.quantity import format_bytes
 
 _NS = 1_000_000_000
-# A reading of all GPUs is stamped at its end; it began at most so long before, or it does not count as quiet.
-LONGEST_READING_SECONDS = 0.25
 # Memory beyond the limit that contexts and modules can explain, for each process.
 _EXPLAINED_BYTES = 512 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class DriverView:
-    """What the driver says of the processes of an allocation on one device; None and why, where it says nothing."""
-
-    processes: dict[int, ProcessOnGpu] | None
-    absent_reason: str
-    observed_at: float
 
 
 Observed = Mapping[str, DeviceObservation]  # by UUID
@@ -73,7 +61,7 @@ def measure(
     if inventory.sequence != held.read_sequence:
         held.read_sequence = inventory.sequence
         for place, view in enumerate(views):
-            _follow_overhead(held, place, view, contexts)
+            follow_overhead(held, place, view, contexts)
             _follow_busy(held, place, view)
             _correct_by_round(held, place, view, totals[place], tell)
     devices = tuple(
@@ -99,108 +87,6 @@ def _view(held: Held, device: DeviceObservation | None, inventory: Inventory) ->
         return DriverView(None, why, inventory.observed_at)
     pids = {process.host_pid for process in held.processes}
     return DriverView({process.pid: process for process in listed if process.pid in pids}, "", inventory.observed_at)
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What a process accounts on a device, in bytes: without the stand-in for contexts that are not measured yet,
-    and that stand-in."""
-
-    held: int = 0
-    context: int = 0
-
-
-def _accounts(held: Held, place: int) -> dict[int | None, Account]:
-    """By host pid; under None what processes account that could not be found on the host."""
-    if held.survey is None:
-        return {}
-    by_slot = {slot.number: slot for slot in held.survey.slots}
-    found: dict[int | None, Account] = {}
-    for process in held.processes:
-        slot = by_slot.get(process.slot)
-        if slot is None or not slot.devices:
-            continue
-        device, before = slot.devices[place], found.get(process.host_pid, Account())
-        # A process may have two slots: a fork that has not called exec, for instance.
-        found[process.host_pid] = Account(
-            before.held + max(0, device.held_bytes - device.context_bytes), before.context + device.context_bytes
-        )
-    return found
-
-
-def _follow_overhead(held: Held, place: int, view: DriverView, contexts: ContextSizes) -> None:
-    """Bring the overhead word up to date. Its time tells a process that its contexts are in it, which then gives up
-    what stands for them; so the time moves on only when every process that has such a stand-in is measured."""
-    memory, survey = held.devices[place], held.survey
-    if survey is None or held.files is None:
-        return
-    if memory.overhead_bytes is None:
-        memory.overhead_bytes = _overhead_in_file(held, place)
-    accounts, word = _accounts(held, place), survey.devices[place].total_word
-    began = view.observed_at - LONGEST_READING_SECONDS
-    quiet = memory.total_word == word and memory.surveyed_at <= began and view.observed_at <= survey.at
-    before, memory.accounted_by_pid = (
-        memory.accounted_by_pid,
-        {pid: account.held for pid, account in accounts.items() if pid is not None},
-    )
-    memory.total_word, memory.surveyed_at = word, survey.at
-    if view.processes is None:
-        return
-    memory.overhead_by_pid = {
-        pid: memory.overhead_by_pid.get(pid, Overhead()).after(
-            driver_bytes=view.processes[pid].memory_bytes or 0,
-            accounted_before=before.get(pid),
-            accounted_now=account.held,
-            quiet=quiet,
-            awaited=account.context > 0,
-        )
-        for pid, account in accounts.items()
-        if pid is not None and pid in view.processes and view.processes[pid].memory_bytes is not None
-    }
-    _learn_contexts(held, place, accounts, contexts)
-    measured = {pid: known.measured_bytes for pid, known in memory.overhead_by_pid.items()}
-    if any(value is None and not accounts[pid].context for pid, value in measured.items()):
-        return  # an earlier daemon has measured it: what it wrote holds until we have
-    awaited = [pid for pid, account in accounts.items() if account.context]
-    complete = all(pid is not None and measured.get(pid) is not None for pid in awaited)
-    total = sum(value or 0 for value in measured.values())
-    _write_overhead(held, place, total, view.observed_at if complete else None)
-
-
-def _learn_contexts(held: Held, place: int, accounts: dict[int | None, Account], contexts: ContextSizes) -> None:
-    """Processes whose stand-in is that of one context tell by their overhead what a context takes."""
-    assert held.files is not None
-    try:
-        stand_in = held.files.shm.control(place).context_bytes
-    except LimitFileError as error:
-        held.lose_files(error)
-        return
-    for pid, known in held.devices[place].overhead_by_pid.items():
-        if known.exact_bytes is not None and accounts[pid].context == stand_in:
-            contexts.learn(held.allocation.grants[place].gpu_uuid, known.exact_bytes)
-
-
-def _overhead_in_file(held: Held, place: int) -> int | None:
-    """What an earlier daemon has written."""
-    assert held.files is not None
-    try:
-        return held.files.shm.control(place).overhead_bytes
-    except LimitFileError as error:
-        held.lose_files(error)
-        return None
-
-
-def _write_overhead(held: Held, place: int, overhead: int, measured_at: float | None) -> None:
-    assert held.files is not None
-    memory = held.devices[place]
-    try:
-        if overhead != memory.overhead_bytes:
-            held.files.shm.set_overhead(place, overhead)
-            memory.overhead_bytes = overhead
-        if measured_at is not None and held.processes:
-            held.files.shm.set_overhead_time(place, round(measured_at * _NS))
-    except LimitFileError as error:
-        held.lose_files(error)
 
 
 def _follow_busy(held: Held, place: int, view: DriverView) -> None:
@@ -287,7 +173,7 @@ def _reserved(held: Held, place: int) -> int:
     known = held.devices[place].overhead_by_pid
     return sum(
         account.held + (0 if pid in known and known[pid].measured_bytes is not None else account.context)
-        for pid, account in _accounts(held, place).items()
+        for pid, account in accounts(held, place).items()
     )
 
 
@@ -312,7 +198,7 @@ def _is_over(held: Held, place: int, grant: DeviceGrant) -> bool:
     """More is held than the limit allows: reserved without the stand-ins of contexts, and what was measured."""
     if grant.limit_vram_bytes is None or held.survey is None:
         return False
-    accounted = sum(account.held for account in _accounts(held, place).values())
+    accounted = sum(account.held for account in accounts(held, place).values())
     return accounted + (held.devices[place].overhead_bytes or 0) > grant.limit_vram_bytes
 
 

@@ -73,11 +73,12 @@ def _sections_of(kind: FileKind) -> dict[int, tuple[int, str, int]]:
         lib.HV_SECTION_COSTS: (32768, "struct hv_learned_cost", lib.HV_LEARNED_COSTS),
         lib.HV_SECTION_SLOTS: (163840, "struct hv_process_slot", lib.HV_PROCESS_SLOTS),
         lib.HV_SECTION_COVERAGE: (720896, "struct hv_coverage", lib.HV_MAX_DEVICES),
+        lib.HV_SECTION_CONTEXTS: (786432, "struct hv_slot_contexts", lib.HV_PROCESS_SLOTS),
     }
 
 
 # Sections that files of earlier daemons do not have; processes do without them.
-_SINCE_LATER = frozenset({lib.HV_SECTION_COVERAGE})
+_SINCE_LATER = frozenset({lib.HV_SECTION_COVERAGE, lib.HV_SECTION_CONTEXTS})
 
 
 def make_header(kind: FileKind, identity: Identity) -> bytes:
@@ -189,4 +190,7 @@ def usage_view(header: Header) -> Any:
     view.devices_offset, view.device_stride = devices.offset, devices.stride
     view.occupancy_offset = header.sections[lib.HV_SECTION_OCCUPANCY].offset
     view.slots_offset, view.slot_stride = slots.offset, slots.stride
+    contexts = header.sections.get(lib.HV_SECTION_CONTEXTS)
+    if contexts is not None:
+        view.contexts_offset, view.contexts_stride = contexts.offset, contexts.stride
     return view

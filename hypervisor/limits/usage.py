@@ -22,7 +22,9 @@ from hypervisor.limits.layout import HEADER_BYTES, FileKind, Header, parse_heade
 from hypervisor.limits.messages import Message, newest_message, read_messages
 from hypervisor.limits.shm import check_shape, open_regular
 
-TOTAL_BYTES_MASK = 2**44 - 1
+TOTAL_BYTES_BITS = 44
+TOTAL_BYTES_MASK = 2**TOTAL_BYTES_BITS - 1
+TOTAL_EPOCHS = 2**20
 FULL_SURVEY_SECONDS = 10.0
 _CHARGED_OFFSET = ffi.offsetof("struct hv_device_usage", "charged_ns")
 _BRIEF_OFFSET = ffi.offsetof("struct hv_device_usage", "brief_ns")
@@ -46,7 +48,8 @@ class RecountResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SlotDevice:
-    """What one process accounts on one device: bytes, and counters since it attached."""
+    """What one process accounts on one device: bytes, and counters since it attached. Of held_bytes, context_bytes
+    stand for contexts, of which given_up_bytes count no more, because the contexts are measured."""
 
     held_bytes: int
     in_flight_bytes: int
@@ -56,6 +59,13 @@ class SlotDevice:
     denials: int
     charged_ns: int
     unfinished_ns: int = 0  # charged work that was not seen to end
+    given_up_bytes: int = 0
+    contexts_word: int | None = None  # by which context_bytes can be given up; None: not now
+
+    @property
+    def counted_bytes(self) -> int:
+        """What is in the total for this process."""
+        return max(0, self.held_bytes - self.given_up_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,10 @@ class DeviceAccount:
     charged_ns: int
     bucket_ns: int = 0
     debt_ns: int = 0
+
+    def changes_since(self, total_word: int) -> int:
+        """How often the total has changed since it was this word."""
+        return ((self.total_word >> TOTAL_BYTES_BITS) - (total_word >> TOTAL_BYTES_BITS)) % TOTAL_EPOCHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +274,21 @@ class UsageFile:
         with self._mapped() as base:
             self._whole(lib.hv_usage_tell_host_pid(base, self._view, slot.number, slot.state, host_pid))
 
+    def give_up_context(self, slot: Slot, device: int) -> bool:
+        """Let what stands for the contexts of a process on a device count no more: they are measured, and entered as
+        overhead. False when the process has changed it since the survey that `slot` is of; else a recount is due."""
+        found = slot.devices[device]
+        if found.contexts_word is None:
+            return False
+        with self._mapped() as base:
+            return bool(
+                self._whole(
+                    lib.hv_usage_give_up(
+                        base, self._view, slot.number, device, found.contexts_word, found.context_bytes
+                    )
+                )
+            )
+
     def recount(self, account: int) -> tuple[RecountResult, int, int]:
         """Make the total of a device what its live slots hold; the outcome, bytes before and after.
 
@@ -328,12 +357,17 @@ class UsageFile:
         live = phase == SlotPhase.LIVE
         if live and not int(found.owner) & 0xFFFFFFFF:
             raise LimitFileError(Finding.IMPOSSIBLE, f"{self._path} has a live process slot {number} without a pid")
+        state, words = int(found.state), buffer.contexts[index].words
         devices = (
-            tuple(self._slot_device(found.devices[device], number) for device in range(device_count)) if live else ()
+            tuple(
+                self._slot_device(found.devices[device], number, state, words[device]) for device in range(device_count)
+            )
+            if live
+            else ()
         )
         return Slot(
             number=number,
-            state=int(found.state),
+            state=state,
             owner=int(found.owner),
             phase=SlotPhase(phase),
             pid_namespace=int(found.owner) >> 32,
@@ -345,7 +379,7 @@ class UsageFile:
             devices=devices,
         )
 
-    def _slot_device(self, found: Any, number: int) -> SlotDevice:
+    def _slot_device(self, found: Any, number: int, state: int, word: int) -> SlotDevice:
         if max(found.bytes, found.in_flight_bytes, found.context_bytes) > TOTAL_BYTES_MASK:
             raise LimitFileError(
                 Finding.IMPOSSIBLE, f"{self._path} has a process slot {number} that holds more than any device has"
@@ -359,6 +393,8 @@ class UsageFile:
             denials=int(found.denials),
             charged_ns=int(found.charged_ns),
             unfinished_ns=int(found.unfinished_ns),
+            given_up_bytes=int(lib.hv_usage_given_up(word, state)),
+            contexts_word=word if lib.hv_usage_can_give_up(word, state) else None,
         )
 
     def _mapped(self) -> _Mapping:

@@ -29,6 +29,8 @@ struct hv_usage_view {
     uint64_t occupancy_offset;
     uint64_t slots_offset;
     uint64_t slot_stride;
+    uint64_t contexts_offset; /* 0: the file has none */
+    uint64_t contexts_stride;
 };
 
 /* What a usage file says at a glance. slots holds the ones that are not FREE,
@@ -41,6 +43,7 @@ struct hv_usage_survey {
     struct hv_device_usage devices[16];
     uint32_t slot_numbers[512];
     struct hv_process_slot slots[512];
+    struct hv_slot_contexts contexts[512]; /* beside slots, and read before them; 0 where the file has none */
 };
 
 enum hv_recount_outcome {
@@ -97,6 +100,15 @@ int hv_usage_return_slot(void *base, const struct hv_usage_view *view, uint32_t 
  * state is still as it was seen. 0, or -1: the page has gone. */
 int hv_usage_tell_host_pid(void *base, const struct hv_usage_view *view, uint32_t slot, uint64_t state,
                            uint64_t host_pid);
+/* Give up what stands for the contexts of a slot's process on a device: so many
+ * bytes, which context_bytes held while the word was as seen. 1: done, the
+ * total is to be recounted; 0: it has changed; -1: the page has gone. */
+int hv_usage_give_up(void *base, const struct hv_usage_view *view, uint32_t slot, uint32_t device, uint64_t seen,
+                     uint64_t bytes);
+/* What is given up already, and whether it can be, of a word that was read
+ * while the slot had this state. */
+uint64_t hv_usage_given_up(uint64_t word, uint64_t state);
+int hv_usage_can_give_up(uint64_t word, uint64_t state);
 /* Make the total of a device (account 0 to 15) or of pinned host memory
  * (account 16) what the live slots add up to. An enum hv_recount_outcome, or -1. */
 int hv_usage_recount(void *base, const struct hv_usage_view *view, uint32_t account, uint64_t *before, uint64_t *after);

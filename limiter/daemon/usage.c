@@ -7,6 +7,7 @@
 #include "files.h"
 #include "guard.h"
 #include "hypervisor_atomics.h"
+#include "hypervisor_contexts.h"
 
 #define HOST_ACCOUNT HV_MAX_DEVICES
 #define RECOUNT_TRIES 64
@@ -73,8 +74,14 @@ int hv_usage_survey(int descriptor, const struct hv_usage_view *view, int full, 
     for (uint32_t slot = 0; result == 0 && slot < HV_PROCESS_SLOTS; slot++) {
         uint64_t offset = view->slots_offset + slot * view->slot_stride;
         struct hv_process_slot *into = &survey->slots[survey->slot_count];
+        struct hv_slot_contexts *contexts = &survey->contexts[survey->slot_count];
         if (occupancy.bits[slot / 64] >> (slot % 64) & 1) {
-            result = read_at(descriptor, into, sizeof *into, offset);
+            memset(contexts, 0, sizeof *contexts);
+            if (view->contexts_offset != 0)
+                result = read_at(descriptor, contexts, sizeof *contexts,
+                                 view->contexts_offset + slot * view->contexts_stride);
+            if (result == 0)
+                result = read_at(descriptor, into, sizeof *into, offset);
             if (result != 0)
                 break;
             follow(&states[slot], into->state, &survey->backward_count);
@@ -158,6 +165,50 @@ int hv_usage_tell_host_pid(void *base, const struct hv_usage_view *view, uint32_
     return hv_guarded(base, view->file_bytes, tell_host_pid, &call) ? 0 : -1;
 }
 
+/* ---- stand-ins for contexts that were measured ---- */
+
+static uint64_t *contexts_word(void *base, const struct hv_usage_view *view, uint32_t slot, uint32_t device)
+{
+    struct hv_slot_contexts *contexts =
+        (void *)((unsigned char *)base + view->contexts_offset + slot * view->contexts_stride);
+    return &contexts->words[device];
+}
+
+struct give_up_call {
+    uint64_t *word;
+    uint64_t seen;
+    uint64_t bytes;
+    volatile int result;
+};
+
+static void give_up(void *context)
+{
+    struct give_up_call *call = context;
+    call->result = hv_contexts_give_up(call->word, call->seen, call->bytes);
+}
+
+int hv_usage_give_up(void *base, const struct hv_usage_view *view, uint32_t slot, uint32_t device, uint64_t seen,
+                     uint64_t bytes)
+{
+    struct give_up_call call = {.seen = seen, .bytes = bytes};
+    if (view->contexts_offset == 0)
+        return 0;
+    call.word = contexts_word(base, view, slot, device);
+    return hv_guarded(base, view->file_bytes, give_up, &call) ? call.result : -1;
+}
+
+uint64_t hv_usage_given_up(uint64_t word, uint64_t state)
+{
+    return hv_contexts_given_up(word, state);
+}
+
+int hv_usage_can_give_up(uint64_t word, uint64_t state)
+{
+    return hv_contexts_can_be_given_up(word, state);
+}
+
+/* ---- recounting ---- */
+
 struct recount_call {
     void *base;
     const struct hv_usage_view *view;
@@ -175,16 +226,23 @@ static uint64_t *total_word(const struct recount_call *call)
     return call->account == HOST_ACCOUNT ? &usage->host_bytes : &usage->total;
 }
 
-/* in_flight, bytes, and in_flight once more: of a release that is under way,
- * one of the two readings of in_flight sees it, or bytes still does. An
- * operation seen by both counts twice, which errs on the high side. */
-static uint64_t held_by(const struct recount_call *call, struct hv_process_slot *slot, bool *quiet)
+/* in_flight, bytes, what was given up of them, and in_flight once more: of a
+ * release that is under way, one of the two readings of in_flight sees it, or
+ * bytes still does. An operation seen by both counts twice, which errs on the
+ * high side. */
+static uint64_t held_by(const struct recount_call *call, uint32_t index, uint64_t state, bool *quiet)
 {
+    struct hv_process_slot *slot = slot_at(call->base, call->view, index);
     bool host = call->account == HOST_ACCOUNT;
     uint64_t *bytes = host ? &slot->host_bytes : &slot->devices[call->account].bytes;
     uint64_t *in_flight = host ? &slot->host_in_flight_bytes : &slot->devices[call->account].in_flight_bytes;
     uint64_t first = hv_load_acquire(in_flight);
     uint64_t settled = hv_load_acquire(bytes);
+    if (!host && call->view->contexts_offset != 0) {
+        uint64_t *word = contexts_word(call->base, call->view, index, call->account);
+        uint64_t given_up = hv_contexts_given_up(hv_load_acquire(word), state);
+        settled = settled > given_up ? settled - given_up : 0;
+    }
     uint64_t second = hv_load_acquire(in_flight);
     *quiet = *quiet && first == 0 && second == 0;
     return first + settled + second;
@@ -198,10 +256,12 @@ static bool recount_once(struct recount_call *call)
     uint64_t sum = 0;
     bool quiet = true;
     for (uint32_t index = 0; index < HV_PROCESS_SLOTS; index++) {
-        struct hv_process_slot *slot = slot_at(call->base, call->view, index);
-        if (!may_be_used(call->base, call->view, index) || phase_of(hv_load_acquire(&slot->state)) != HV_SLOT_LIVE)
+        if (!may_be_used(call->base, call->view, index))
             continue;
-        uint64_t held = held_by(call, slot, &quiet);
+        uint64_t state = hv_load_acquire(&slot_at(call->base, call->view, index)->state);
+        if (phase_of(state) != HV_SLOT_LIVE)
+            continue;
+        uint64_t held = held_by(call, index, state, &quiet);
         /* Only scribbling makes this wrap: then the most there can be. */
         sum = held > HV_TOTAL_BYTES_MASK - sum ? HV_TOTAL_BYTES_MASK : sum + held;
     }

@@ -19,7 +19,7 @@
  * reader ignores section types that it does not know, does without those that a
  * file of an earlier version has not, and takes a word that is 0 as one that
  * nobody writes. Another major version is refused.
- *   1.1  the section of coverage; contracted, others_ppm, brief_ns, laid_ns,
+ *   1.1  the sections of coverage and of contexts; contracted, others_ppm, brief_ns, laid_ns,
  *        crowd_ns, learning_until_ns, HV_MESSAGE_REFUSED
  *
  * Units are in the names: bytes, ns (nanoseconds), ppm (parts per million; a
@@ -58,6 +58,18 @@
  * total carries a count of changes (HV_TOTAL_EPOCH_BITS) in its high bits,
  * which every change advances, so a recount that raced with any operation
  * fails and is tried again.
+ *
+ * ---- Contexts that were measured (usage) ----
+ * A new context takes memory that nobody can measure yet: bytes and
+ * context_bytes of its process's slot then hold a stand-in for it. When the
+ * daemon has measured the process, and entered it in overhead_bytes, it gives
+ * the stand-in up, so that an idle process is not charged for both: one word a
+ * slot and device, in a section of its own, says how much of bytes stands for
+ * nothing any more. The daemon sets it by one compare-and-swap and then
+ * recounts; nothing else of a slot is the daemon's to change. The process
+ * changes context_bytes only after it has opened the word, which takes what was
+ * given up over into bytes and context_bytes. Who does not know the section
+ * counts what was given up: more, never less. See hypervisor_contexts.h.
  *
  * ---- Process slots ----
  * 512 slots that never move. Their life is one word, hv_process_slot.state =
@@ -116,6 +128,7 @@ enum hv_section_type {
     HV_SECTION_COSTS = 19,    /* HV_LEARNED_COSTS struct hv_learned_cost */
     HV_SECTION_MESSAGES = 20, /* one struct hv_message_ring */
     HV_SECTION_COVERAGE = 21, /* HV_MAX_DEVICES struct hv_coverage; since 1.1 */
+    HV_SECTION_CONTEXTS = 22, /* HV_PROCESS_SLOTS struct hv_slot_contexts; since 1.1 */
 };
 
 enum hv_isolation_mode {
@@ -283,6 +296,12 @@ struct hv_process_slot {
     struct hv_slot_device devices[HV_MAX_DEVICES];
 };
 
+/* Beside a process slot: what was given up of its stand-ins for contexts, by
+ * device. hypervisor_contexts.h says what a word holds. */
+struct hv_slot_contexts {
+    uint64_t words[HV_MAX_DEVICES];
+};
+
 /* A learned cost: key 0 is free, an entry is claimed by compare-and-swap of
  * its key and never moves. 128 bytes. */
 struct hv_learned_cost {
@@ -328,6 +347,19 @@ struct hv_message_ring {
 #define HV_COVERAGE_TICKS_A_WORD 48
 
 #define HV_TOTAL_BYTES_MASK ((UINT64_C(1) << HV_TOTAL_BYTES_BITS) - 1)
+/* The bytes of a total word. */
+static inline uint64_t hv_total_bytes(uint64_t total)
+{
+    return total & HV_TOTAL_BYTES_MASK;
+}
+
+/* The total with other bytes and the next epoch. */
+static inline uint64_t hv_total_changed(uint64_t total, uint64_t bytes)
+{
+    uint64_t epoch = (total >> HV_TOTAL_BYTES_BITS) + 1; /* wraps: the shift below drops the carry */
+    return epoch << HV_TOTAL_BYTES_BITS | bytes;
+}
+
 #define HV_BORROWED_SHARE_MASK ((UINT64_C(1) << HV_BORROWED_SHARE_BITS) - 1)
 
 /* Where the sections of this version lie. Readers go by the section table;
@@ -341,6 +373,7 @@ struct hv_message_ring {
 #define HV_USAGE_COSTS_OFFSET 32768
 #define HV_USAGE_SLOTS_OFFSET 163840
 #define HV_USAGE_COVERAGE_OFFSET 720896
+#define HV_USAGE_CONTEXTS_OFFSET 786432
 
 /* Names inside the directory of an allocation, and where a Pod finds them. */
 #define HV_SHM_FILE_NAME "shm"
@@ -450,6 +483,9 @@ HV_ASSERT_OFFSET(hv_process_slot, host_pid, 56);
 HV_ASSERT_OFFSET(hv_process_slot, devices, 64);
 HV_ASSERT_SIZE(hv_process_slot, 64 + HV_MAX_DEVICES * 64);
 
+HV_ASSERT_OFFSET(hv_slot_contexts, words, 0);
+HV_ASSERT_SIZE(hv_slot_contexts, HV_MAX_DEVICES * 8);
+
 HV_ASSERT_OFFSET(hv_learned_cost, key, 0);
 HV_ASSERT_OFFSET(hv_learned_cost, cost_ns, 8);
 HV_ASSERT_OFFSET(hv_learned_cost, samples, 16);
@@ -480,6 +516,7 @@ _Static_assert(HV_USAGE_DEVICES_OFFSET + HV_MAX_DEVICES * sizeof(struct hv_devic
 _Static_assert(HV_USAGE_MESSAGES_OFFSET + sizeof(struct hv_message_ring) <= HV_USAGE_COSTS_OFFSET, "messages overlap costs");
 _Static_assert(HV_USAGE_COSTS_OFFSET + HV_LEARNED_COSTS * sizeof(struct hv_learned_cost) <= HV_USAGE_SLOTS_OFFSET, "costs overlap slots");
 _Static_assert(HV_USAGE_SLOTS_OFFSET + HV_PROCESS_SLOTS * sizeof(struct hv_process_slot) <= HV_USAGE_COVERAGE_OFFSET, "slots overlap coverage");
-_Static_assert(HV_USAGE_COVERAGE_OFFSET + HV_MAX_DEVICES * sizeof(struct hv_coverage) <= HV_USAGE_FILE_BYTES, "usage is too small");
+_Static_assert(HV_USAGE_COVERAGE_OFFSET + HV_MAX_DEVICES * sizeof(struct hv_coverage) <= HV_USAGE_CONTEXTS_OFFSET, "coverage overlaps contexts");
+_Static_assert(HV_USAGE_CONTEXTS_OFFSET + HV_PROCESS_SLOTS * sizeof(struct hv_slot_contexts) <= HV_USAGE_FILE_BYTES, "usage is too small");
 
 #endif

@@ -82,6 +82,8 @@ static bool find_usage_sections(struct hv_files *files)
     unsigned char *coverage = find_section(file, HV_SECTION_COVERAGE, hv_coverage, HV_MAX_DEVICES, &stride);
     for (uint32_t i = 0; i < HV_MAX_DEVICES && coverage != NULL; i++)
         files->coverage[i] = (void *)(coverage + (size_t)i * stride);
+    files->contexts =
+        find_section(file, HV_SECTION_CONTEXTS, hv_slot_contexts, HV_PROCESS_SLOTS, &files->contexts_stride);
     files->slots.occupancy = (void *)find_section(file, HV_SECTION_OCCUPANCY, hv_slot_occupancy, 1, &stride);
     files->messages = (void *)find_section(file, HV_SECTION_MESSAGES, hv_message_ring, 1, &stride);
     files->costs =

@@ -5,6 +5,7 @@
 #define HV_FILES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "hypervisor_atomics.h"
@@ -25,7 +26,18 @@ struct hv_files {
     uint32_t cost_stride;
     struct hv_message_ring *messages;
     struct hv_coverage *coverage[HV_MAX_DEVICES]; /* NULL in files that have none */
+    unsigned char *contexts; /* NULL likewise */
+    uint32_t contexts_stride;
 };
+
+/* What was given up of the stand-in of a slot's process; NULL: nothing ever is. */
+static inline uint64_t *hv_contexts_word(const struct hv_files *files, uint32_t slot, uint32_t device)
+{
+    if (files->contexts == NULL)
+        return NULL;
+    /* Offset and stride were checked for alignment. */
+    return &((struct hv_slot_contexts *)(void *)(files->contexts + (size_t)slot * files->contexts_stride))->words[device];
+}
 
 /* What is in force for one device, read in one piece. */
 struct hv_device_terms {

@@ -4,7 +4,8 @@
  * interleaving and every death between two steps; in the library the loop over
  * the steps compiles to straight code.
  *
- * What must hold at every step, whoever dies where:
+ * What must hold at every step, whoever dies where, of bytes less what was
+ * given up of them (hypervisor_contexts.h):
  *   total >= sum of bytes over live slots
  *   sum of (in_flight + bytes) over live slots >= what is held
  * so a grant never takes the Pod over its limit.
@@ -13,9 +14,11 @@
 #define HV_LEDGER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "hypervisor_atomics.h"
+#include "hypervisor_contexts.h"
 #include "hypervisor_limits.h"
 
 /* The words of one account: of a device, or of pinned host memory. */
@@ -25,18 +28,6 @@ struct hv_account {
     uint64_t *in_flight; /* of this process */
     uint64_t *peak;      /* the most that total ever was, for people; NULL: nobody asks */
 };
-
-static inline uint64_t hv_total_bytes(uint64_t total)
-{
-    return total & HV_TOTAL_BYTES_MASK;
-}
-
-/* The total with other bytes and the next epoch. */
-static inline uint64_t hv_total_changed(uint64_t total, uint64_t bytes)
-{
-    uint64_t epoch = (total >> HV_TOTAL_BYTES_BITS) + 1; /* wraps: the shift below drops the carry */
-    return epoch << HV_TOTAL_BYTES_BITS | bytes;
-}
 
 enum hv_ledger_step {
     HV_LEDGER_MARK,    /* in_flight += n */
@@ -145,6 +136,7 @@ enum hv_recount_step {
     HV_RECOUNT_STATE,
     HV_RECOUNT_IN_FLIGHT_BEFORE,
     HV_RECOUNT_BYTES,
+    HV_RECOUNT_GIVEN_UP,
     HV_RECOUNT_IN_FLIGHT_AFTER,
     HV_RECOUNT_REPLACE,
     HV_RECOUNT_HEALED,  /* over: total was replaced */
@@ -156,7 +148,9 @@ struct hv_recount {
     uint64_t *total;
     uint64_t seen;
     uint64_t sum;
-    uint32_t slot; /* next to read */
+    uint64_t state; /* of the slot that is being read */
+    uint64_t bytes; /* of that slot */
+    uint32_t slot;  /* next to read */
     bool quiet;    /* no operation was under way */
     enum hv_recount_step at;
 };
@@ -167,6 +161,7 @@ struct hv_recount_words {
     uint64_t *state;
     uint64_t *bytes;
     uint64_t *in_flight;
+    uint64_t *contexts; /* what was given up of bytes; NULL: nothing ever is */
 };
 typedef bool hv_recount_lookup(const void *slots, uint32_t slot, struct hv_recount_words *words);
 
@@ -194,7 +189,8 @@ static inline void hv_recount_step(struct hv_recount *recount, const void *slots
         recount->at = HV_RECOUNT_STATE;
         break;
     case HV_RECOUNT_STATE:
-        if ((hv_load_acquire(words.state) & 0xff) == HV_SLOT_LIVE)
+        recount->state = hv_load_acquire(words.state);
+        if ((recount->state & 0xff) == HV_SLOT_LIVE)
             recount->at = HV_RECOUNT_IN_FLIGHT_BEFORE;
         else
             hv_recount_next(recount, slot_count);
@@ -207,9 +203,18 @@ static inline void hv_recount_step(struct hv_recount *recount, const void *slots
         break;
     }
     case HV_RECOUNT_BYTES:
-        recount->sum += hv_load_acquire(words.bytes);
+        recount->bytes = hv_load_acquire(words.bytes);
+        if (words.contexts == NULL)
+            recount->sum += recount->bytes;
+        recount->at = words.contexts == NULL ? HV_RECOUNT_IN_FLIGHT_AFTER : HV_RECOUNT_GIVEN_UP;
+        break;
+    case HV_RECOUNT_GIVEN_UP: {
+        uint64_t given_up = hv_contexts_given_up(hv_load_acquire(words.contexts), recount->state);
+        /* More than there is: the slot is another's by now, or somebody scribbled. */
+        recount->sum += recount->bytes > given_up ? recount->bytes - given_up : 0;
         recount->at = HV_RECOUNT_IN_FLIGHT_AFTER;
         break;
+    }
     case HV_RECOUNT_IN_FLIGHT_AFTER: {
         uint64_t in_flight = hv_load_acquire(words.in_flight);
         recount->quiet &= in_flight == 0;

@@ -88,7 +88,10 @@ static bool words_of_slot(const void *context, uint32_t index, struct hv_recount
         return false;
     struct hv_process_slot *slot = hv_slot_at(slots->table, index);
     struct hv_account account = account_of(slot, slots->device, slots->host);
-    *words = (struct hv_recount_words){.state = &slot->state, .bytes = account.bytes, .in_flight = account.in_flight};
+    *words = (struct hv_recount_words){.state = &slot->state,
+                                       .bytes = account.bytes,
+                                       .in_flight = account.in_flight,
+                                       .contexts = slots->host ? NULL : hv_contexts_word(hv_files(), index, slots->device)};
     return true;
 }
 
@@ -133,24 +136,39 @@ static void tell_denial(struct hv_reservation *reservation, uint64_t limit)
                 (unsigned long long)reservation->bytes, (unsigned long long)limit, (unsigned long long)denials);
 }
 
+/* The daemon may have measured contexts since the limit was read: then the
+ * total is lower for the very reason that the limit is. */
+static bool reserve_within(const struct hv_reservation *reservation, uint64_t bytes, uint64_t *limit)
+{
+    struct hv_account account = account_of(reservation->slot, reservation->device, reservation->host);
+    if (!hv_ledger_reserve(&account, bytes, *limit))
+        return false;
+    uint64_t now = limit_of(reservation->device, reservation->host);
+    if (hv_likely(now >= *limit) || hv_total_bytes(hv_load_relaxed(account.total)) <= now)
+        return true;
+    hv_ledger_release(&account, bytes);
+    *limit = now;
+    return false;
+}
+
 /* ---- small amounts, without what all processes share ---- */
 
 /* A limit lowered below use grants nothing, not even what is kept. */
-static bool reserve_kept(struct hv_reservation *reservation, uint64_t limit)
+static bool reserve_kept(struct hv_reservation *reservation, uint64_t *limit)
 {
     struct hv_kept *kept = &reservation->process->kept;
     uint32_t device = reservation->device;
-    uint64_t most = hv_kept_most(kept, limit);
+    uint64_t most = hv_kept_most(kept, *limit);
     if (reservation->host || reservation->bytes > most / 2 ||
-        hv_total_bytes(hv_load_relaxed(&hv_files()->devices[device]->total)) > limit)
+        hv_total_bytes(hv_load_relaxed(&hv_files()->devices[device]->total)) > *limit)
         return false;
     uint32_t stripe = hv_thread_stripe(reservation->process);
     if (hv_kept_take(kept, stripe, device, reservation->bytes))
         return true;
-    struct hv_account account = account_of(reservation->slot, device, false);
     hv_kept_count_processes(kept, &hv_files()->slots);
-    if (!hv_ledger_reserve(&account, reservation->bytes + most / 2, limit))
+    if (!reserve_within(reservation, reservation->bytes + most / 2, limit))
         return false;
+    struct hv_account account = account_of(reservation->slot, device, false);
     if (!hv_kept_put(kept, stripe, device, most / 2, most))
         hv_ledger_release(&account, most / 2);
     return true;
@@ -173,11 +191,8 @@ static uint64_t keep(struct hv_process *process, uint32_t device, uint64_t bytes
 
 static bool try_reserve(struct hv_reservation *reservation, uint64_t *limit)
 {
-    struct hv_account account = account_of(reservation->slot, reservation->device, reservation->host);
     *limit = limit_of(reservation->device, reservation->host);
-    if (reserve_kept(reservation, *limit))
-        return true;
-    return hv_ledger_reserve(&account, reservation->bytes, *limit);
+    return reserve_kept(reservation, limit) || reserve_within(reservation, reservation->bytes, limit);
 }
 
 static void give_up_kept(struct hv_process *process, struct hv_process_slot *slot, uint32_t device)

@@ -1,4 +1,5 @@
 /* What contexts take before it can be measured. */
+#include "contexts.h"
 #include "driver.h"
 #include "ledger.h"
 #include "memory.h"
@@ -18,35 +19,88 @@ CUresult hv_reserve_context(struct hv_reservation *reservation, CUdevice ordinal
     return hv_reserve_ordinal(reservation, ordinal, bytes);
 }
 
+/* ---- what stands for contexts ---- */
+
+/* The words about it, open for this thread alone. */
+struct stand_in {
+    struct hv_process *process;
+    struct hv_process_slot *slot;
+    uint64_t *bytes; /* the slot's context_bytes */
+    uint64_t *word;  /* what the daemon gives up; NULL: nothing */
+    uint64_t opened;
+    uint32_t device;
+};
+
+static void open_stand_in(struct stand_in *stand_in, struct hv_process *process, struct hv_process_slot *slot,
+                          uint32_t device)
+{
+    const struct hv_files *files = hv_files();
+    while (__atomic_exchange_n(&process->changing_contexts, 1, __ATOMIC_ACQUIRE) != 0)
+        hv_os_yield();
+    *stand_in = (struct stand_in){
+        .process = process,
+        .slot = slot,
+        .bytes = &slot->devices[device].context_bytes,
+        .word = hv_contexts_word(files, hv_slot_index(&files->slots, slot), device),
+        .device = device,
+    };
+    if (stand_in->word == NULL)
+        return;
+    struct hv_contexts_open machine = {
+        .word = stand_in->word,
+        .total = &files->devices[device]->total,
+        .bytes = &slot->devices[device].bytes,
+        .in_flight = &slot->devices[device].in_flight_bytes,
+        .context_bytes = stand_in->bytes,
+        .state = hv_load_acquire(&slot->state),
+        .at = HV_OPEN_LOAD,
+    };
+    while (machine.at != HV_OPEN_DONE)
+        hv_contexts_open_step(&machine);
+    stand_in->opened = machine.seen;
+}
+
+static void close_stand_in(const struct stand_in *stand_in)
+{
+    if (stand_in->word != NULL)
+        hv_contexts_close(stand_in->word, stand_in->opened);
+    hv_store_release_32(&stand_in->process->changing_contexts, 0);
+}
+
+/* After the driver has made the context. */
+static void enter_context(struct hv_process *process, struct hv_process_slot *slot, uint32_t device, uint64_t bytes)
+{
+    struct stand_in stand_in;
+    open_stand_in(&stand_in, process, slot, device);
+    hv_add_acq_rel(stand_in.bytes, bytes);
+    close_stand_in(&stand_in);
+    hv_store_release(&process->context_reserved_at_ns[device], hv_os_now_ns());
+}
+
 void hv_context_reserved(struct hv_reservation *reservation)
 {
     if (reservation->process == NULL)
         return;
-    hv_add_acq_rel(&reservation->slot->devices[reservation->device].context_bytes, reservation->bytes);
+    enter_context(reservation->process, reservation->slot, reservation->device, reservation->bytes);
     hv_store_relaxed_32(&reservation->process->context_noticed[reservation->device], 1);
-    hv_store_release(&reservation->process->context_reserved_at_ns[reservation->device], hv_os_now_ns());
 }
 
-/* Take up to so much off what stands for contexts that were not measured. */
-static uint64_t take_context_bytes(struct hv_process_slot *slot, uint32_t device, uint64_t most)
-{
-    uint64_t *word = &slot->devices[device].context_bytes;
-    uint64_t bytes = hv_load_relaxed(word);
-    uint64_t taken;
-    do {
-        taken = bytes < most ? bytes : most;
-    } while (taken != 0 && !hv_cas_acq_rel(word, &bytes, bytes - taken));
-    return taken;
-}
-
+/* Give up to so much back. The account first: who reads both in between takes
+ * what is measured for more than it is, and not for less. */
 static void release_context_bytes(struct hv_process *process, uint32_t device, uint64_t most)
 {
     struct hv_process_slot *slot = hv_process_slot(process);
-    if (slot == NULL)
+    if (slot == NULL || hv_load_relaxed(&slot->devices[device].context_bytes) == 0)
         return;
-    uint64_t taken = take_context_bytes(slot, device, most);
-    if (taken != 0)
+    struct stand_in stand_in;
+    open_stand_in(&stand_in, process, slot, device);
+    uint64_t bytes = hv_load_relaxed(stand_in.bytes); /* only this thread changes it now */
+    uint64_t taken = bytes < most ? bytes : most;
+    if (taken != 0) {
         hv_memory_release(process, device, false, taken);
+        hv_sub_acq_rel(stand_in.bytes, taken);
+    }
+    close_stand_in(&stand_in);
 }
 
 void hv_context_released(struct hv_process *process, uint32_t device)
@@ -90,6 +144,5 @@ HV_NOINLINE void hv_context_notice_slowly(struct hv_process *process, CUdevice o
                                  .in_flight = &slot->devices[device].in_flight_bytes};
     if (!hv_ledger_reserve(&account, bytes, HV_TOTAL_BYTES_MASK))
         return;
-    hv_add_acq_rel(&slot->devices[device].context_bytes, bytes);
-    hv_store_release(&process->context_reserved_at_ns[device], hv_os_now_ns());
+    enter_context(process, slot, device, bytes);
 }

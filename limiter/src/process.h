@@ -36,6 +36,7 @@ struct hv_process {
     struct hv_slot_identity self;
     /* generation << 8 | index + 1 of each device by the driver's number; 0: not asked */
     uint64_t ordinals[HV_ORDINALS];
+    uint32_t changing_contexts;   /* one thread at a time changes what stands for contexts */
     uint64_t context_reserved_at_ns[HV_MAX_DEVICES];
     uint32_t made_contexts[HV_MAX_DEVICES]; /* by cuCtxCreate, and not destroyed */
     uint32_t context_noticed[HV_MAX_DEVICES]; /* what a first context takes is reserved, or was measured */

@@ -41,6 +41,11 @@ static inline struct hv_process_slot *hv_slot_at(const struct hv_slot_table *tab
     return (struct hv_process_slot *)(void *)(table->slots + (uint64_t)index * table->stride);
 }
 
+static inline uint32_t hv_slot_index(const struct hv_slot_table *table, const struct hv_process_slot *slot)
+{
+    return (uint32_t)(((const unsigned char *)slot - table->slots) / table->stride);
+}
+
 static inline bool hv_slot_may_be_used(const struct hv_slot_table *table, uint32_t index)
 {
     return (hv_load_acquire(&table->occupancy->bits[index / 64]) >> (index % 64) & 1) != 0;

@@ -29,6 +29,7 @@
 
 #include "crash_life.h"
 #include "file_maker.h"
+#include "hypervisor_contexts.h"
 #include "ledger.h"
 #include "os.h"
 #include "slots.h"
@@ -221,8 +222,22 @@ static void measured_at(uint64_t now_ns)
         hv_store_release(&made_control(&files, device)->overhead_at_ns, now_ns);
 }
 
+/* As the daemon does it, when it is killed before it has recounted. */
+static void give_up_contexts(uint32_t index)
+{
+    struct hv_slot_contexts *contexts = (struct hv_slot_contexts *)(void *)(files.usage + HV_USAGE_CONTEXTS_OFFSET) + index;
+    struct hv_process_slot *slot = made_slot(&files, index);
+    for (uint32_t device = 0; device < DEVICES; device++) {
+        uint64_t word = hv_load_acquire(&contexts->words[device]);
+        if (hv_contexts_can_be_given_up(word, hv_load_acquire(&slot->state)))
+            (void)hv_contexts_give_up(&contexts->words[device], word, slot->devices[device].context_bytes);
+    }
+}
+
 static void measure_contexts(void)
 {
+    for (uint32_t index = 1; index < HV_PROCESS_SLOTS; index++) /* the first is the survivor's */
+        give_up_contexts(index);
     measured_at(hv_os_now_ns());
 }
 

@@ -66,9 +66,10 @@ void make_files(struct made_files *files, const char *directory)
         section(HV_SECTION_COSTS, HV_USAGE_COSTS_OFFSET, sizeof(struct hv_learned_cost), HV_LEARNED_COSTS),
         section(HV_SECTION_MESSAGES, HV_USAGE_MESSAGES_OFFSET, sizeof(struct hv_message_ring), 1),
         section(HV_SECTION_COVERAGE, HV_USAGE_COVERAGE_OFFSET, sizeof(struct hv_coverage), HV_MAX_DEVICES),
+        section(HV_SECTION_CONTEXTS, HV_USAGE_CONTEXTS_OFFSET, sizeof(struct hv_slot_contexts), HV_PROCESS_SLOTS),
     };
     fill_header(files->shm, HV_SHM_MAGIC, HV_SHM_FILE_BYTES, shm_sections, 3);
-    fill_header(files->usage, HV_USAGE_MAGIC, HV_USAGE_FILE_BYTES, usage_sections, 6);
+    fill_header(files->usage, HV_USAGE_MAGIC, HV_USAGE_FILE_BYTES, usage_sections, 7);
 }
 
 struct hv_state *made_state(const struct made_files *files)

@@ -60,7 +60,9 @@ static struct hv_account account(int32_t slot)
 static bool lookup(const void *context, uint32_t index, struct hv_recount_words *words)
 {
     struct hv_process_slot *slot = hv_slot_at(context, index);
-    *words = (struct hv_recount_words){&slot->state, &slot->devices[0].bytes, &slot->devices[0].in_flight_bytes};
+    *words = (struct hv_recount_words){.state = &slot->state,
+                                       .bytes = &slot->devices[0].bytes,
+                                       .in_flight = &slot->devices[0].in_flight_bytes};
     return true;
 }
 

@@ -59,7 +59,8 @@ static uint64_t refusals, grants, broken;
 static bool lookup(const void *slots, uint32_t index, struct hv_recount_words *words)
 {
     struct slot *all = (struct slot *)(uintptr_t)slots; /* the machine only reads them */
-    *words = (struct hv_recount_words){&all[index].state, &all[index].bytes, &all[index].in_flight};
+    *words = (struct hv_recount_words){
+        .state = &all[index].state, .bytes = &all[index].bytes, .in_flight = &all[index].in_flight};
     return true;
 }
 
@@ -138,7 +139,7 @@ static void step_operation(struct world *world, uint32_t p)
     struct actor *actor = &world->actors[p];
     struct slot *slot = &world->slots[p];
     struct hv_ledger_operation operation = {
-        .account = {&world->total, &slot->bytes, &slot->in_flight},
+        .account = {.total = &world->total, .bytes = &slot->bytes, .in_flight = &slot->in_flight},
         .n = scenario->bytes[p],
         .limit = scenario->limit,
         .seen = actor->seen,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hypervisor.allocations import Allocations, measuring, rounds
+from hypervisor.allocations import Allocations, measured_overhead, rounds
 from hypervisor.allocations.parts import drained
 from hypervisor.allocations.processes import ProcessTable
 from hypervisor.limits import MessageCode
@@ -59,7 +59,7 @@ input()
 @pytest.fixture(autouse=True)
 def rounds_follow_each_other_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here a reading takes no time, so that two of them need no second between them."""
-    monkeypatch.setattr(measuring, "LONGEST_READING_SECONDS", 0.0)
+    monkeypatch.setattr(measured_overhead, "LONGEST_READING_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from hypervisor.limits._abi import ffi, lib
 
 DEVICES, OCCUPANCY, MESSAGES, SLOTS = 4096, 8192, 12288, 163840
 SLOT_BYTES = 1088
+CONTEXTS, CONTEXTS_BYTES = 786432, 128
 TOTAL_EPOCH = 1 << 44
 
 
@@ -73,6 +74,16 @@ class Tenant:
         self.set_total(self.total() - self.get(base) + held)
         self.put(base, held)
         self.put(base + 16, context)
+
+    def open_contexts(self, slot: int, device: int = 0) -> int:
+        """Open and close the word, as before and after a change of what stands for contexts; what had been given up
+        goes, which the account is not told here."""
+        sequence, count = self.state(slot) >> 8, self.get(self.contexts_place(slot, device)) >> 29 & 0x1FFF
+        self.put(self.contexts_place(slot, device), sequence << 42 | (count % (2**13 - 1) + 1) << 29)
+        return self.get(self.contexts_place(slot, device))
+
+    def contexts_place(self, slot: int, device: int = 0) -> int:
+        return CONTEXTS + CONTEXTS_BYTES * slot + 8 * device
 
     def deny(self, slot: int, count: int) -> None:
         place = SLOTS + SLOT_BYTES * slot + 64 + 40
