@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 import sys
 import textwrap
+import time
 
 import pytest
 
