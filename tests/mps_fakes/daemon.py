@@ -146,6 +146,18 @@ class Daemon:
             case ["get_default_device_pinned_mem_limit", device]:
                 found_bytes = self.default_memory.get(device)
                 return spelled(found_bytes)
+            case ["set_active_thread_percentage", pid, percent]:
+                found = self.named(pid)
+                if found is None:
+                    return "Server not found"
+                found.percent = float(percent)
+                return f"{found.percent:.1f}"
+            case ["set_device_pinned_mem_limit", pid, device, value]:
+                found = self.named(pid)
+                if found is None:
+                    return "Server not found"
+                found.memory[device] = amount(value)
+                return ""
             case ["get_active_thread_percentage", pid]:
                 found = self.named(pid)
                 return "Server not found" if found is None else f"{found.percent:.1f}"

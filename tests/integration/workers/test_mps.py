@@ -495,6 +495,35 @@ def test_a_restart_of_ours_leaves_daemon_server_and_clients_alone(mps: Mps) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("loosened", ["set_active_thread_percentage {} 100", "set_device_pinned_mem_limit {} 0 64G"])
+def test_a_server_that_lost_its_limits_while_nobody_watched_is_replaced(mps: Mps, loosened: str) -> None:
+    """Found by reading back after a restart of ours; not under its clients, but nobody else is let in meanwhile."""
+
+    async def body() -> None:
+        async with mps.cards() as (cards, _):
+            allocation = mps.allocation(mps.grant())
+            await cards.prepare(allocation.grants[0], OWNER)
+            client = mps.client(cards, allocation, "--idle", "--seconds", "600")
+            await until(lambda: cards._cards[mps.uuid].state.clients == (client.pid,), "the client", 60)
+            card = cards._cards[mps.uuid]
+            server, control = card.state.server, card._control
+        await control.ask(loosened.format(server))
+        async with mps.cards() as (cards, _):
+            why = f"is replaced when its clients {client.pid} end"
+            await until(lambda: why in cards.withheld().get(mps.uuid, ""), why, 60)
+            client.kill()
+            await trio.to_thread.run_sync(client.communicate)
+            await until(lambda: not cards.withheld(), "the card to be offered again", 60)
+            state = cards._cards[mps.uuid].state
+            assert state.server != server
+            limits = (f"get_active_thread_percentage {state.server}", f"get_device_pinned_mem_limit {state.server} 0")
+            percent, memory = await control.limits(*limits)
+            assert (percent, memory is not None and memory.tells(4096)) == (25, True)
+
+    trio.run(body)
+
+
+@pytest.mark.slow
 def test_a_card_is_given_back_when_its_last_hard_allocation_has_gone(mps: Mps, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hypervisor.workers.mps.cards.IDLE_SECONDS", 1.0)
 

@@ -35,6 +35,7 @@ class FakeCards:
     pending: set[str] = field(default_factory=set)
     failing: dict[str, wire.MigDone] = field(default_factory=dict)  # create, destroy or enable -> its answer
     idle_success: bool = False  # create says yes and does nothing
+    leaving: bool = False  # a create that fails leaves a GPU instance behind
     before: Callable[[str], None] = lambda _call: None
     calls: list[str] = field(default_factory=list)
     _next: int = 1
@@ -64,6 +65,9 @@ class FakeCards:
     async def create(self, bus_id: str, *, profile_id: int, start: int, size: int) -> wire.MigDone:
         self._step("create")
         if "create" in self.failing:
+            if self.leaving:  # its compute instance failed, and then its end too
+                made = self.add(bus_id, profile_id, start)
+                self.instances[bus_id][-1] = wire.MigInstance(made.gpu_instance, profile_id, start, size, [], "")
             return self.failing["create"]
         if self.idle_success:
             return wire.MigDone(0, "done")

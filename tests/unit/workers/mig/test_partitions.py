@@ -91,6 +91,19 @@ def test_row_86_what_could_not_be_finished_is_undone(node: Node) -> None:
     assert Journal.open(node.directory / "mig")[0].records("GPU-0") == ()
 
 
+def test_row_86_what_could_not_be_undone_either_is_ended_at_the_next_look(node: Node) -> None:
+    """Nobody else would end it: it stays in the journal as ours."""
+    node.cards.failing["create"] = wire.MigDone(23, "nvmlGpuInstanceCreateComputeInstance", undone=False)
+    node.cards.leaving = True
+    partitions = node.start()
+    with pytest.raises(Refusal):
+        provide(partitions, "a")
+    assert len(node.there()) == 1
+    node.settle(partitions)
+    assert node.there() == []
+    assert Journal.open(node.directory / "mig")[0].records("GPU-0") == ()
+
+
 def test_row_88_an_allocation_that_went_unseen_is_cleaned_up_at_the_next_look(node: Node) -> None:
     provide(node.start(), "gone-while-we-were-down")
     restarted = node.start()
