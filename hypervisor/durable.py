@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
@@ -31,6 +31,38 @@ def sync_all(directory: Path, paths: Iterable[Path]) -> None:
         finally:
             os.close(descriptor)
     sync_directory(directory)
+
+
+class Unsynced:
+    """Names in one directory that were written whole, or removed, and are still to be brought through to the disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._paths: set[Path] = set()
+
+    def add(self, path: Path) -> None:
+        """A file that was written, or the directory where one was removed."""
+        self._paths.add(path)
+
+    def discard(self, path: Path) -> None:
+        """It is gone, or safe by other means."""
+        self._paths.discard(path)
+
+    def take(self) -> Callable[[], None] | None:
+        """What brings them through, for any thread, as it may take long; None when there is nothing. It raises OSError,
+        and then they are noted again."""
+        paths, self._paths = self._paths, set()
+        if not paths:
+            return None
+
+        def work() -> None:
+            try:
+                sync_all(self._directory, tuple(paths))
+            except OSError:
+                self._paths.update(paths)
+                raise
+
+        return work
 
 
 def _replace(path: Path, content: bytes, mode: int, *, synced: bool) -> None:

@@ -1,18 +1,23 @@
 """The store: one JSON file per allocation, written whole or not at all.
 
+A record is on disk when save() returns, but for those of Pods: of these a kill loses nothing, a power cut may lose the
+last moment, and what is missing then is learned from kubelet's checkpoint and the Pod. They are brought through by many
+at once, for a disk that is busy makes an fsync last for a tenth of a second, and kubelet waits for answers meanwhile.
+
 A file that can't be read is moved to set-aside/ and told about; it never keeps the others from being read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from hypervisor.durable import sync_directory, write_atomically
-from hypervisor.model import Allocation
+from hypervisor.durable import Unsynced, sync_directory, write_atomically, write_whole
+from hypervisor.model import Allocation, OwnerKind
 
 VERSION = 1
 _SUFFIX = ".json"
@@ -45,6 +50,7 @@ class RecordStore:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._unsynced = Unsynced(directory)
 
     def prepare(self) -> None:
         """Make the directory, and remove what a crash left half written."""
@@ -56,19 +62,32 @@ class RecordStore:
             raise StoreError(f"the store {self._directory} can't be prepared: {error.strerror}") from error
 
     def save(self, allocation: Allocation, *, boot_id: str) -> None:
-        """Write an allocation, replacing what was there in one step; on disk when this returns."""
+        """Write an allocation, replacing what was there in one step; on disk when this returns, but for a Pod's."""
         target = self._path(allocation.uid)
         record = Record(version=VERSION, boot_id=boot_id, allocation=allocation)
         try:
-            write_atomically(target, msgspec.json.encode(record))
+            if allocation.spec.owner.kind is OwnerKind.POD:
+                write_whole(target, msgspec.json.encode(record))
+                self._unsynced.add(target)
+            else:
+                write_atomically(target, msgspec.json.encode(record))
         except OSError as error:
             raise StoreError(f"{target} can't be written: {error.strerror}") from error
 
-    def remove(self, uid: str) -> None:
-        """Forget an allocation; it is no error when it is not there."""
+    def unsynced(self) -> Callable[[], None] | None:
+        """What brings through what save() left to be, for any thread; see Unsynced.take()."""
+        return self._unsynced.take()
+
+    def remove(self, uid: str, *, of_pod: bool = False) -> None:
+        """Forget an allocation; it is no error when it is not there. A Pod's that a power cut brings back is let go of
+        anew, for the Pod is not."""
         try:
             self._path(uid).unlink(missing_ok=True)
-            sync_directory(self._directory)
+            self._unsynced.discard(self._path(uid))
+            if of_pod:
+                self._unsynced.add(self._directory)
+            else:
+                sync_directory(self._directory)
         except OSError as error:
             raise StoreError(f"{self._path(uid)} can't be removed: {error.strerror}") from error
 

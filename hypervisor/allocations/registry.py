@@ -1,7 +1,7 @@
 """The single owner of the set of allocations: grants, changes, releases, and watches over them.
 
-Synchronous, for one task. What must survive is on disk before a method returns, and a method that fails has changed
-nothing.
+Synchronous, for one task. What must survive is on disk before a method returns (of Pods, what a kill of the daemon must
+not lose; see records.py), and a method that fails has changed nothing.
 """
 
 from __future__ import annotations
@@ -134,6 +134,11 @@ class Allocations:
     def reserved(self) -> tuple[str, ...]:
         """Names of files that were reserved and that nobody was granted."""
         return tuple(uid for uid in self._ground.directory.uids() if is_reserved(uid) and uid not in self._held)
+
+    def unsynced(self) -> Callable[[], None] | None:
+        """What brings the records of Pods through to the disk, for any thread; None when they are there. It raises
+        OSError, and is then to be asked for again."""
+        return self._ground.store.unsynced()
 
     def allocate(
         self,

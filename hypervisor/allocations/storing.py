@@ -9,7 +9,7 @@ from hypervisor.allocations.adoption import Ground, bring_up_to_date, is_reserve
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.records import StoreError
 from hypervisor.limits import Finding, LimitFileError, LimitFiles
-from hypervisor.model import Allocation, EventType, Refusal, RefusalReason
+from hypervisor.model import Allocation, EventType, OwnerKind, Refusal, RefusalReason
 
 
 def make(ground: Ground, allocation: Allocation) -> Held:
@@ -88,7 +88,7 @@ def remove(ground: Ground, held: Held) -> None:
     """The record, then the files: killed in between, they are removed as orphans. Raises Refusal (STORAGE_FAILED) when
     the record can't be removed, and then all is as it was."""
     try:
-        ground.store.remove(held.allocation.uid)
+        ground.store.remove(held.allocation.uid, of_pod=held.allocation.spec.owner.kind is OwnerKind.POD)
     except StoreError as error:
         raise storage_failed(error) from error
     _discard_files(ground, held)

@@ -21,7 +21,7 @@ from hypervisor.node.kubernetes_asking import Asking
 from hypervisor.node.kubernetes_bell import Bell
 from hypervisor.node.kubernetes_binding import RETRY_SECONDS, Binding
 from hypervisor.node.kubernetes_events import PodEvents
-from hypervisor.node.kubernetes_grants import GrantStore
+from hypervisor.node.kubernetes_grants import GrantStore, bring_through
 from hypervisor.node.kubernetes_host import Host
 from hypervisor.node.kubernetes_recovery import recover
 from hypervisor.node.kubernetes_view import Pods
@@ -153,7 +153,7 @@ class Binder:
             await self._way.give()
             self._binding.unpublished = False
             self._publish()
-        await self._grants.sync()
+        await bring_through(self._grants.unsynced(), self._allocations.unsynced())
         self._demands.forget_all_but(self._pods.pods)
         self._tell_held_indices()
         self._steps += 1

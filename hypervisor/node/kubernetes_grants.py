@@ -7,13 +7,14 @@ missing is learned from kubelet's checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import structlog
 import trio
 
-from hypervisor.durable import sync_all, write_whole
+from hypervisor.durable import Unsynced, write_whole
 from hypervisor.kube.grants import Grant
 from hypervisor.model import Refusal, RefusalReason
 from hypervisor.node.failure import storage_error
@@ -29,7 +30,7 @@ class GrantStore:
         self._directory = directory
         self._grants: dict[str, Grant] = {}
         self._all: tuple[Grant, ...] | None = None
-        self._unsynced: set[Path] = set()
+        self._unsynced = Unsynced(directory)
 
     @classmethod
     def open(cls, directory: Path) -> GrantStore:
@@ -79,16 +80,18 @@ class GrantStore:
         self._unsynced.discard(path)
         self._unsynced.add(self._directory)
 
-    async def sync(self) -> None:
-        """Bring what was saved and removed through to the disk, in a thread; what fails is logged and tried again with
-        the next call. Cancelled, it may have done so."""
-        paths, self._unsynced = self._unsynced, set()
-        if not paths:
-            return
+    def unsynced(self) -> Callable[[], None] | None:
+        """What brings to the disk what was saved and removed, for a thread; see Unsynced.take()."""
+        return self._unsynced.take()
+
+
+async def bring_through(*works: Callable[[], None] | None) -> None:
+    """Bring to the disk what was written, in a thread; what fails is logged and tried again with the next call.
+    Cancelled, it may have done so."""
+    for work in works:
+        if work is None:
+            continue
         try:
-            await trio.to_thread.run_sync(sync_all, self._directory, tuple(paths), abandon_on_cancel=True)
+            await trio.to_thread.run_sync(work, abandon_on_cancel=True)
         except OSError as error:
-            self._unsynced |= paths
-            log.warning(
-                "grants could not be brought to the disk", reason=str(storage_error("sync", self._directory, error))
-            )
+            log.warning("grants could not be brought to the disk", reason=error.strerror or str(error))

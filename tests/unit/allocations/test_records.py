@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypervisor.allocations.records import RecordStore, StoreError
+from hypervisor.durable import Unsynced
 from hypervisor.model import (
     Allocation,
     AllocationPhase,
@@ -166,6 +167,55 @@ def test_a_full_disk_leaves_the_record_that_was_there(
     assert "No space left" in str(caught.value)
     assert [path.name for path in (tmp_path / "allocations").iterdir()] == ["uid-1.json"]
     assert (tmp_path / "allocations" / "uid-1.json").read_bytes() == before
+
+
+def test_a_pods_record_survives_a_kill_and_is_brought_to_the_disk_with_others(
+    store: RecordStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet waits for no disk; see GrantStore. Other records are on disk at once."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    owner = Owner(kind=OwnerKind.POD, name="p", namespace="default", pod_uid="u", container="main")
+    of_pod = replace(ALLOCATION, uid="uid-2", spec=replace(ALLOCATION.spec, owner=owner))
+    store.save(of_pod, boot_id=BOOT)
+    assert synced == []
+    (record,), damaged = RecordStore(tmp_path / "allocations").load()
+    assert (record.allocation, damaged) == (of_pod, ())
+    work = store.unsynced()
+    assert work is not None
+    work()
+    assert synced == ["uid-2.json", "allocations"]
+    assert store.unsynced() is None
+    store.save(ALLOCATION, boot_id=BOOT)
+    assert len(synced) == 4
+    store.remove("uid-2", of_pod=True)
+    assert len(synced) == 4
+    work = store.unsynced()
+    assert work is not None
+    work()
+    assert "allocations" in synced[4:]
+
+
+def test_what_could_not_be_brought_to_the_disk_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unsynced = Unsynced(tmp_path)
+    (tmp_path / "a").touch()
+    unsynced.add(tmp_path / "a")
+    work = unsynced.take()
+    assert work is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+        with pytest.raises(OSError, match="Input/output"):
+            work()
+    again = unsynced.take()
+    assert again is not None
+    again()
+    assert unsynced.take() is None
 
 
 def test_a_half_written_record_of_a_killed_daemon_is_swept(store: RecordStore, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import trio
 
 from hypervisor.kube.checkpoint import Assignment
 from hypervisor.kube.grants import Grant, grant_uid, is_grant_of
-from hypervisor.node.kubernetes_grants import GrantStore
+from hypervisor.node.kubernetes_grants import GrantStore, bring_through
 from hypervisor.rpc.kept_answers import grant_of
 from hypervisor.v1 import deviceplugin_v1beta1_pb2 as api
 
@@ -84,15 +84,15 @@ def test_a_grant_is_there_after_a_kill_and_is_brought_to_the_disk_with_others(
         store.save(grant)
     assert synced == [], "kubelet waits for no disk"
     assert GrantStore.open(tmp_path).all == store.all == tuple(grants)
-    trio.run(store.sync)
+    trio.run(bring_through, store.unsynced())
     assert sorted(Path(path).name for path in synced) == sorted(
         [*(f"{grant.uid}.json" for grant in grants), tmp_path.name]
     )
     synced.clear()
-    trio.run(store.sync)
+    trio.run(bring_through, store.unsynced())
     assert synced == []
     store.remove(grants[0].uid)
-    trio.run(store.sync)
+    trio.run(bring_through, store.unsynced())
     assert str(tmp_path) in synced
     assert GrantStore.open(tmp_path).all == store.all == (grants[1],)
 

@@ -39,10 +39,10 @@ class World:
                 )
             )
         self.binder = Binder(
-            allocations=SimpleNamespace(all=(), reserved=()),  # type: ignore[arg-type]
+            allocations=SimpleNamespace(all=(), reserved=(), unsynced=lambda: None),  # type: ignore[arg-type]
             pods=SimpleNamespace(pods=self.pods, complete=False, failing=""),
             host=SimpleNamespace(),  # type: ignore[arg-type]
-            grants=SimpleNamespace(all=grants, sync=trio.lowlevel.checkpoint),  # type: ignore[arg-type]
+            grants=SimpleNamespace(all=grants, unsynced=lambda: None),  # type: ignore[arg-type]
             events=SimpleNamespace(),  # type: ignore[arg-type]
             demands=Demands(),
             binding=self,  # type: ignore[arg-type]
