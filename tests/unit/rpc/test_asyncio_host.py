@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
 import pytest
 import trio
 import trio.lowlevel
 
-from hypervisor.rpc.asyncio_host import AsyncioHost, HostClosing, open_asyncio_host
+from hypervisor.rpc.asyncio_host import HANDOVER_SECONDS, AsyncioHost, HostClosing, open_asyncio_host
 
 
 def run(body, *arguments):
@@ -210,5 +211,15 @@ def test_calls_after_the_end_are_refused() -> None:
         host.post(list)  # nobody hears it, and nothing is raised
         with pytest.raises(HostClosing):
             await host.call(nothing)
+
+    run(body)
+
+
+def test_the_interpreter_is_handed_over_soon_while_there_are_two_threads() -> None:
+    async def body() -> None:
+        before = sys.getswitchinterval()
+        async with open_asyncio_host():
+            assert sys.getswitchinterval() == pytest.approx(HANDOVER_SECONDS, rel=0.01)
+        assert sys.getswitchinterval() == before
 
     run(body)
