@@ -78,7 +78,7 @@ def newest(tmp_path: Path) -> Iterator[Simulated]:
 @pytest.fixture
 def older(tmp_path: Path) -> Iterator[Simulated]:
     """On a driver that is asked in the ways of before."""
-    yield from make_machine(tmp_path / "machine", "h100-sxm-80gb", driver=OLDER_DRIVER)
+    yield from make_machine(tmp_path / "older", "h100-sxm-80gb", driver=OLDER_DRIVER)
 
 
 @pytest.fixture
