@@ -73,6 +73,9 @@ def run(file: Path | None, **given: Any) -> None:
 
 
 def _run(settings: config.Settings, read_settings: Callable[[], config.Settings]) -> None:
+    # structlog takes rich wherever it is installed (for `top`): four megabytes for colours that the daemon never shows.
+    # None is how an import is refused.
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     import structlog
     import trio
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-import pynvml
 import trio
 
 from hypervisor.gpu import library
@@ -53,6 +52,8 @@ class ComputeModeTool:
 
 def set_mode(uuid: str, mode: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Set a card's mode and read it back: before, and error where it is not in force."""
+    import pynvml  # here, where the process of its own comes: the daemon that starts it has no use for two megabytes
+
     number = next(number for number, name in MODES.items() if name == mode)
     try:
         library.load(environment)
