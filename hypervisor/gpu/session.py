@@ -164,13 +164,27 @@ class Session:
         fleet = self._known.fleet
         self._known.opened = prepared.opened
         if self._process.owes:
-            told = await self._process.reply(timeout=SLOW_SECONDS)
+            told = await self._owed()
             if isinstance(told, wire.EventsDone):
                 self._on_events(told)
         self._known.health.on_new_reader()
         fleet.take_over(prepared.slots)
         await self._attach(fleet.unattached(now=time.monotonic()), slow=SLOW_STATE_SECONDS)
         return prepared.driver
+
+    async def _owed(self) -> wire.Reply:
+        """The answer that the reader owed when it was taken. It hangs in nothing as far as anybody knows, so a want of
+        CPU is waited out: to start another reader would take longer. Raises ReaderHungError."""
+        begun, starved, wait = time.monotonic(), self._process.starved_seconds(), SLOW_SECONDS
+        while True:
+            try:
+                return await self._process.reply(timeout=wait)
+            except ReaderHungError:
+                had_none = self._process.starved_seconds() - starved
+                most = self._known.settings.reading_timeout_seconds / 2
+                wait = min(SLOW_SECONDS + had_none, most) - (time.monotonic() - begun)
+                if wait <= LEAST_WAIT_SECONDS:
+                    raise
 
     def _on_events(self, done: wire.EventsDone) -> None:
         self._known.health.on_events(
@@ -322,6 +336,8 @@ class Session:
 
     async def _ask_beside_others(self, request: wire.Request, slot: str, slow: float, patience: float) -> wire.Reply:
         begun, starved = time.monotonic(), self._process.starved_seconds()
+        # What has hung before gets no grace for a want of CPU: another reader is at hand, and a change costs little.
+        grace = not self._known.fleet.is_suspect(slot)
         wait, asked = min(EARLY_SECONDS, slow), False
         while wait > 0:
             try:
@@ -331,7 +347,7 @@ class Session:
                 return await self._process.ask(request, timeout=wait)
             except ReaderHungError:
                 self._tell()
-                had_none = self._process.starved_seconds() - starved
+                had_none = self._process.starved_seconds() - starved if grace else 0.0
                 wait = min(slow + had_none, patience / 2) - (time.monotonic() - begun)
                 wait = wait if wait > LEAST_WAIT_SECONDS else 0.0
         self._known.fleet.on_suspect(slot, until=time.monotonic() + patience)
