@@ -23,7 +23,7 @@ from hypervisor.demo.processes import (
 from hypervisor.demo.screen import Screen
 from hypervisor.demo.table import Row, format_table
 from hypervisor.demo.truth import DriverTruth, LedgerTruth, Sample, Truth, read_lines
-from hypervisor.demo.verdict import Finding, achieved, judge_compute, judge_memory
+from hypervisor.demo.verdict import Finding, achieved, judge_compute, judge_memory, why_starved
 from hypervisor.demo.workloads import GreedyProgram, Workload, workloads
 
 PROFILE = "h100-sxm-80gb"
@@ -99,7 +99,10 @@ def run_demo(*, seconds: float, simulate: bool, screen: Screen) -> bool:
         _judge(course, truth, programs, greedy)
     for finding in course.findings:
         screen.say(f"{'held  ' if finding.holds else 'BROKEN'} {finding.text}")
-    return all(finding.holds for finding in course.findings)
+    every = all(finding.holds for finding in course.findings)
+    if not every and (words := why_starved(os.getloadavg()[0], os.cpu_count() or 1)):
+        screen.say(words)
+    return every
 
 
 def _start_services(course: Course) -> None:

@@ -47,6 +47,16 @@ def judge_compute(
     )
 
 
+def why_starved(load: float, processors: int) -> str:
+    """What to say of a broken limit on a machine that has too much else to do; "" where it has not."""
+    if load <= 2 * processors:
+        return ""
+    return (
+        f"this machine has a load of {load:.0f} on {processors} processors: programs that wait for one can't use their "
+        "share of the GPU; try again when it is idle"
+    )
+
+
 def judge_memory(samples: Sequence[Sample], program: str, *, limit_bytes: int) -> Finding:
     """The limit held when the peak was never above it, and something was held at all."""
     peaks = [s.programs[program].peak_bytes for s in samples if program in s.programs]

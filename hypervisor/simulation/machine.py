@@ -28,6 +28,10 @@ class MachineExistsError(MachineError):
     """There is a file of that name already."""
 
 
+class OtherVersionError(MachineError):
+    """The machine was made by another version of the product."""
+
+
 def _fill(target: Any, spec: Any) -> None:
     """Copy a spec's fields into the structure's members of the same names, links and all."""
     for field in fields(spec):
@@ -81,10 +85,10 @@ def _words(status: int, path: Path) -> str:
     hints = {
         lib.SIM_EXISTS: f"; remove it with: hypervisor sim destroy --machine {path}",
         lib.SIM_NO_FILE: f"; make it with: hypervisor sim create PROFILE --machine {path}",
-        lib.SIM_WRONG_SIZE: "; make it anew",
-        lib.SIM_WRONG_VERSION: "; make it anew",
-        lib.SIM_HALF_WRITTEN: "; make it anew",
-        lib.SIM_DAMAGED: "; make it anew",
+        **dict.fromkeys(
+            (lib.SIM_WRONG_SIZE, lib.SIM_WRONG_VERSION, lib.SIM_HALF_WRITTEN, lib.SIM_DAMAGED),
+            f"; remove it with: hypervisor sim destroy --machine {path}, and make it anew",
+        ),
     }
     return f"machine {path}: {why}{hints.get(status, '')}"
 
@@ -105,7 +109,8 @@ def create(path: Path, spec: MachineSpec) -> None:
 def prepared(profile_or_machine: str, folder: Path, *, seed: str | None = None) -> Path:
     """The machine that a daemon is told to run on: a machine file that is there, or one made from a description.
 
-    What was made for an earlier daemon is used again, so that its clients keep their GPUs over a restart.
+    What was made for an earlier daemon is used again, so that its clients keep their GPUs over a restart; what was made
+    by another version of the product, which this one can't read, is made anew.
 
     Args:
         profile_or_machine: a machine file, a profile's name, or a YAML file.
@@ -117,12 +122,23 @@ def prepared(profile_or_machine: str, folder: Path, *, seed: str | None = None) 
         MachineError: the machine is damaged or can't be made.
     """
     path = Path(profile_or_machine)
-    if not (path.is_file() and _begins_as_machine(path)):
-        spec = load_description(profile_or_machine, seed=seed)
-        path = folder / f"{spec.system.profile}.machine"
-        if not path.is_file():  # else of an earlier daemon, and a full disk has no room to try to make it
-            with suppress(MachineExistsError):
-                create(path, spec)
+    if path.is_file() and _begins_as_machine(path):
+        return _usable(path)
+    spec = load_description(profile_or_machine, seed=seed)
+    path = folder / f"{spec.system.profile}.machine"
+    if not path.is_file():  # else of an earlier daemon, and a full disk has no room to try to make it
+        with suppress(MachineExistsError):
+            create(path, spec)
+    try:
+        return _usable(path)
+    except OtherVersionError:
+        # Programs that run on it keep it, and the limits that they have there, until they end.
+        destroy(path)
+        create(path, spec)
+        return _usable(path)
+
+
+def _usable(path: Path) -> Path:
     with opened(path):
         return path.absolute()
 
@@ -167,10 +183,13 @@ class Machine:
         """Map a machine file.
 
         Raises:
-            MachineError: it is missing, damaged, of another version, or may not be read.
+            OtherVersionError: it is of another version of the product.
+            MachineError: it is missing, damaged, or may not be read.
         """
         out = ffi.new("struct sim_machine **")
         status = lib.sim_machine_attach(os.fsencode(path), out)
+        if status == lib.SIM_WRONG_VERSION:
+            raise OtherVersionError(_words(status, path))
         if status != lib.SIM_OK:
             raise MachineError(_words(status, path))
         return cls(path, out[0])

@@ -124,6 +124,17 @@ def test_a_damaged_machine_is_not_prepared(tmp_path: Path) -> None:
         prepared(str(path), tmp_path)
 
 
+def test_a_machine_that_another_version_made_is_made_anew_where_it_was_prepared(tmp_path: Path) -> None:
+    path = prepared("t4", tmp_path)
+    with path.open("r+b") as file:
+        file.seek(8)  # after the magic word
+        file.write((99).to_bytes(4, "little"))
+    with pytest.raises(MachineError, match="layout version; remove it with: hypervisor sim destroy --machine"):
+        prepared(str(path), tmp_path)  # somebody's own
+    with opened(prepared("t4", tmp_path)) as machine:
+        assert machine.check() == []
+
+
 def test_the_environment_changes_two_variables() -> None:
     base = {"PATH": "/bin", "LD_LIBRARY_PATH": "/opt/lib"}
     changed = environment(Path("m"), base)

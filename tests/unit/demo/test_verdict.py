@@ -7,7 +7,7 @@ import pytest
 from hypervisor.demo.screen import Screen
 from hypervisor.demo.table import Row, format_table
 from hypervisor.demo.truth import Sample, Usage
-from hypervisor.demo.verdict import achieved, judge_compute, judge_memory
+from hypervisor.demo.verdict import achieved, judge_compute, judge_memory, why_starved
 
 
 def samples(share: float, *, seconds: int = 10, peak: int = 100) -> list[Sample]:
@@ -22,6 +22,11 @@ def samples(share: float, *, seconds: int = 10, peak: int = 100) -> list[Sample]
 
 def test_share_is_busy_time_over_the_window() -> None:
     assert achieved(samples(0.25), "a", begin=2, end=6) == (pytest.approx(0.25), 4.0)
+
+
+def test_a_machine_with_too_much_to_do_is_told() -> None:
+    assert why_starved(3.9, 2) == ""
+    assert "a load of 23 on 2 processors" in why_starved(23.1, 2)
 
 
 def test_no_share_without_two_samples() -> None:
