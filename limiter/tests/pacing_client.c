@@ -6,11 +6,14 @@
  *
  *   pacing_client --out=FILE [--kernels=US,US,...] [--later=US,US,...] [--change-ms=MS] [--grid=N] [--streams=N]
  *                 [--devices=N] [--form=plain|graph|cooperative|memset|copy] [--wait] [--same]
+ *                 [--rank=R --ranks=N --meet=FILE]
  *
  * --kernels are launched in turn; after --change-ms, those of --later. With
  * more than one device every device waits for all others between rounds, as in
  * a collective. --wait: each launch waits for the one before. --same: the
  * kernels stay, and take as long as those of --later from --change-ms on.
+ * --rank: one of several such programs, on the device of its number; after each
+ * launch each waits for its work and then for all others.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -49,7 +52,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
 CUresult cuMemsetD8Async(CUdeviceptr pointer, unsigned char value, size_t bytes, CUstream stream);
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
 
-enum { MOST_KERNELS = 8, MOST_STREAMS = 16, MOST_DEVICES = 4, GRAPH_NODES = 50, THREADS = 256 };
+enum { MOST_KERNELS = 8, MOST_STREAMS = 16, MOST_DEVICES = 4, MOST_RANKS = 16, GRAPH_NODES = 50, THREADS = 256 };
+#define MEET_NS 20000 /* between two looks at the others */
 #define COPIED_BYTES (UINT64_C(64) << 20)
 
 /* What the file holds, in this order. */
@@ -77,6 +81,8 @@ struct options {
     unsigned grid, streams, devices;
     enum form form;
     int wait, same;
+    unsigned rank, ranks; /* ranks 0: a program of its own */
+    uint64_t *meet;       /* how often each rank has come so far */
 };
 
 static void must(const char *what, CUresult result)
@@ -166,7 +172,27 @@ static CUresult start(const struct options *options, const struct work *work, un
     return cuLaunchKernel(work->functions[device][at], options->grid, 1, 1, THREADS, 1, 1, 0, stream, NULL, NULL);
 }
 
-static void run(struct options *options, const struct sim_machine *machine, struct seen *seen)
+static uint64_t *open_meet(const char *path)
+{
+    int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (descriptor < 0 || ftruncate(descriptor, MOST_RANKS * sizeof(uint64_t)) != 0)
+        wrong("--meet");
+    uint64_t *meet = mmap(NULL, MOST_RANKS * sizeof *meet, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (meet == MAP_FAILED)
+        wrong("--meet");
+    return meet;
+}
+
+/* This rank has done its part; wait until all have. */
+static void meet_others(struct sim_machine *machine, const struct options *options)
+{
+    uint64_t mine = __atomic_add_fetch(&options->meet[options->rank], 1, __ATOMIC_ACQ_REL); /* after the work */
+    for (unsigned other = 0; other < options->ranks; other++)
+        while (__atomic_load_n(&options->meet[other], __ATOMIC_ACQUIRE) < mine)
+            sim_wait(machine, sim_now(machine) + MEET_NS, NULL, 0);
+}
+
+static void run(struct options *options, struct sim_machine *machine, struct seen *seen)
 {
     CUcontext contexts[MOST_DEVICES];
     CUstream streams[MOST_DEVICES][MOST_STREAMS];
@@ -175,7 +201,7 @@ static void run(struct options *options, const struct sim_machine *machine, stru
     must("cuInit", cuInit(0));
     for (unsigned device = 0; device < options->devices; device++) {
         CUmodule module;
-        must("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&contexts[device], (CUdevice)device));
+        must("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&contexts[device], (CUdevice)(device + options->rank)));
         must("cuCtxSetCurrent", cuCtxSetCurrent(contexts[device]));
         must("cuModuleLoadData", cuModuleLoadData(&module, ".version 7.0\n.target sm_70\n.address_size 64\n"));
         load(&options->work, options, device, module);
@@ -213,8 +239,10 @@ static void run(struct options *options, const struct sim_machine *machine, stru
                 if (other != device)
                     must("cuStreamWaitEvent",
                          cuStreamWaitEvent(streams[device][round % options->streams], reached[other], 0));
-        if (options->wait)
+        if (options->wait || options->ranks != 0)
             must("cuStreamSynchronize", cuStreamSynchronize(streams[0][round % options->streams]));
+        if (options->ranks != 0)
+            meet_others(machine, options);
     }
 }
 
@@ -236,6 +264,8 @@ int main(int argc, char **argv)
         {"grid", required_argument, NULL, 'g'},    {"streams", required_argument, NULL, 's'},
         {"devices", required_argument, NULL, 'd'}, {"form", required_argument, NULL, 'f'},
         {"wait", no_argument, NULL, 'w'},          {"same", no_argument, NULL, 'a'},
+        {"rank", required_argument, NULL, 'r'},    {"ranks", required_argument, NULL, 'n'},
+        {"meet", required_argument, NULL, 'm'},
         {NULL, 0, NULL, 0},
     };
     struct options options = {.grid = 108, .streams = 1, .devices = 1};
@@ -252,11 +282,15 @@ int main(int argc, char **argv)
         case 'f': options.form = form_of(optarg); break;
         case 'w': options.wait = 1; break;
         case 'a': options.same = 1; break;
+        case 'r': options.rank = (unsigned)strtoul(optarg, NULL, 10); break;
+        case 'n': options.ranks = (unsigned)strtoul(optarg, NULL, 10); break;
+        case 'm': options.meet = open_meet(optarg); break;
         default: wrong("option");
         }
     }
     if (options.out == NULL || options.work.count == 0 || options.streams == 0 || options.streams > MOST_STREAMS ||
-        options.devices == 0 || options.devices > MOST_DEVICES || (options.same && options.later.count == 0))
+        options.devices == 0 || options.devices > MOST_DEVICES || (options.same && options.later.count == 0) ||
+        options.ranks > MOST_RANKS || options.rank > options.ranks || (options.ranks != 0 && options.meet == NULL))
         wrong("options");
     struct sim_machine *machine;
     if (sim_machine_attach_environment(&machine) != SIM_OK)

@@ -12,7 +12,8 @@ class Load:
     """One Pod: how much it may have (in percent of GPU time; None: no limiter), and what it runs without end.
 
     Kernels are in microseconds and launched in turn, after change_ms those of later; or, where same is set, the same
-    functions, which take as long as those of later from then on. Each process launches into its streams in turn.
+    functions, which take as long as those of later from then on. Each process launches into its streams in turn. With
+    ranks there is one process for each device, and all meet after each launch; else one process has all devices.
     """
 
     percent: float | None
@@ -22,6 +23,7 @@ class Load:
     processes: int = 1
     streams: int = 1
     devices: int = 1
+    ranks: bool = False
     wait: bool = False
     later: tuple[int, ...] = ()
     change_ms: int = 0
@@ -30,6 +32,11 @@ class Load:
     work_conserving: bool = False
     charge_copies: bool = False
     request: float | None = None  # guaranteed, in percent; None: as the limit
+
+    @property
+    def process_count(self) -> int:
+        """Processes of the Pod."""
+        return self.devices if self.ranks else self.processes
 
     @property
     def share(self) -> float:
@@ -53,6 +60,7 @@ class Load:
             f"{limit}, {kernels}, grid {self.grid}, {self.form}, "
             f"{self.processes} processes, {self.streams} streams"
             + (f", {self.devices} devices" if self.devices > 1 else "")
+            + (", a process for each" if self.ranks else "")
         )
 
 
@@ -69,6 +77,12 @@ class Cell:
         """max(10 s, 100 charges over the share), as the numbers are defined."""
         first = self.pods[0]
         return self.seconds or max(10.0, 100 * first.charge_us / 1e6 / first.share)
+
+    @property
+    def points(self) -> float:
+        """How far from its limit the first Pod may be: a point alone on one device, two beside others and over several
+        devices that wait for each other."""
+        return 1.0 if len(self.pods) == 1 and self.pods[0].devices == 1 else 2.0
 
     def reachable(self, pod: int) -> float:
         """The share that a Pod can have: its limit, unless neighbours without one leave less. The device gives each

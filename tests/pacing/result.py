@@ -40,6 +40,11 @@ class Result:
         return max(errors, key=abs)
 
     @property
+    def holds(self) -> bool:
+        """Is the error within what the cell allows?"""
+        return abs(self.error()) <= self.cell.points
+
+    @property
     def stall_bound_ms(self) -> float:
         """20 ms, and the own time of all launches that may wait together, over the share that the Pod can have."""
         first = self.cell.pods[0]

@@ -83,11 +83,14 @@ def run(cell: Cell, folder: Path, *, limited: bool = True, real: bool = False) -
                 )
                 files.shm.arm()
                 stack.callback(files.close)
-            outs = tuple(folder / f"{group}.{process}" for process in range(load.processes))
+            outs = tuple(folder / f"{group}.{process}" for process in range(load.process_count))
             pods.append(Running(load, group, files, outs))
-            for out in outs:
-                stack.enter_context(_started(load, files, path, group, out, SHIPPED if real else limiter()))
-        threads = sum(load.processes for load in cell.pods)
+            library = SHIPPED if real else limiter()
+            # Ranks are ready when all are: they meet.
+            ready = [stack.enter_context(_started(load, files, path, group, out, library, n)) for n, out in enumerate(outs)]
+            for process, out in zip(ready, outs, strict=True):
+                _await_ready(process, out)
+        threads = sum(load.process_count for load in cell.pods)
         marks, busy, daemon = _measure(cell, machine, pods, threads)
         seen = [_WORDS.unpack(out.read_bytes()) for out in pods[0].outs]
         return Result(
@@ -188,8 +191,8 @@ def _busy(state: Mapping[str, Any], pods: list[Running]) -> list[list[float]]:
 
 @contextmanager
 def _started(
-    load: Load, files: LimitFiles | None, machine: Path, group: str, out: Path, library: Path
-) -> Iterator[None]:
+    load: Load, files: LimitFiles | None, machine: Path, group: str, out: Path, library: Path, number: int
+) -> Iterator[subprocess.Popen[str]]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "SIM_"))}
     variables = environment(machine, clean) | {"SIM_GROUP": group}
     if files is not None:
@@ -200,17 +203,18 @@ def _started(
         f"--kernels={','.join(map(str, load.kernels))}",
         f"--grid={load.grid}",
         f"--streams={load.streams}",
-        f"--devices={load.devices}",
+        f"--devices={1 if load.ranks else load.devices}",
         f"--form={load.form}",
     ]
+    if load.ranks:
+        command += [f"--rank={number}", f"--ranks={load.devices}", f"--meet={out.parent / group}.meet"]
     if load.later:
         command += [f"--later={','.join(map(str, load.later))}", f"--change-ms={load.change_ms}"]
     if load.wait:
         command.append("--wait")
     with subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True) as process:
         try:
-            _await_ready(process, out)
-            yield
+            yield process
             assert process.poll() is None, f"{command} ended early: {process.communicate()[1]}"
         finally:
             process.kill()
