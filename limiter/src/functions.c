@@ -5,6 +5,7 @@
 #define FEW 8
 #define ODD_PART 8 /* of times that are alike so many may be odd ones */
 #define MEAN_OVER 16
+#define PERSISTENT 96 /* samples in a row that are alike: more than a second */
 #define SLOWLY 65536
 #define SOON 256
 #define NEAR_PART 4 /* times up to a quarter longer are the launch's own scatter; beyond lie others' turns */
@@ -65,6 +66,18 @@ static uint64_t next_cost(const struct hv_function *function, const struct hv_me
     return function->undisturbed_ns;
 }
 
+/* Half as long before it counts as short again: concurrency makes the same launch long and short by turns. One that is
+ * known to be short does not become long by others' turns alone. */
+static bool is_long_now(const struct hv_function *function, const struct hv_measured *measured, uint32_t samples,
+                        bool slowly)
+{
+    if (function->is_long)
+        return function->undisturbed_ns >= HV_LONG_NS / 2;
+    if (samples > HV_RECENT_SAMPLES && slowly && !measured->too_little)
+        return false;
+    return function->undisturbed_ns >= HV_LONG_NS;
+}
+
 void hv_function_learn(struct hv_function *function, const struct hv_measured *measured)
 {
     uint32_t samples = hv_load_relaxed_32(&function->samples);
@@ -79,10 +92,13 @@ void hv_function_learn(struct hv_function *function, const struct hv_measured *m
     uint64_t weight = samples < MEAN_OVER ? samples : MEAN_OVER;
     uint64_t own = measured->own_ns < ns ? measured->own_ns : ns;
     function->mean_ns = (function->mean_ns * (weight - 1) + own) / weight;
-    /* Half as long before it counts as short again: concurrency makes the same launch long and short by turns. */
-    hv_store_relaxed_32(&function->is_long, function->undisturbed_ns >= (function->is_long ? HV_LONG_NS / 2 : HV_LONG_NS));
     /* A launch that takes longer from now on takes about the same time each time; what turns add is different each time. */
-    uint64_t cost = next_cost(function, measured, measured->beside_others || alike < count - count / ODD_PART);
+    bool all_alike = alike >= count - count / ODD_PART;
+    function->persists = all_alike && function->undisturbed_ns > hv_load_relaxed(&function->cost_ns) ? function->persists + 1 : 0;
+    /* On an idle stream each may have waited as long for its turn, for a while. */
+    bool slowly = measured->beside_others || !all_alike || (measured->idle && function->persists < PERSISTENT);
+    hv_store_relaxed_32(&function->is_long, is_long_now(function, measured, samples, slowly));
+    uint64_t cost = next_cost(function, measured, slowly);
     /* The first times of this process may be mostly others' turns, where others have measured it in peace. */
     uint64_t told = function->kind == 0 ? hv_load_relaxed(&function->first_cost_ns) : 0;
     if (samples <= HV_FIRST_SAMPLES && told != 0 && told < HV_LONG_NS && told < cost)

@@ -41,6 +41,7 @@ struct hv_function {
     uint64_t first_cost_ns; /* charged until the cost is learned; 0: HV_GUESSED_COST_NS */
     uint64_t undisturbed_ns; /* of the recent times: see hv_undisturbed */
     uint64_t mean_ns;       /* own time of the last launches */
+    uint32_t persists;      /* samples in a row that were alike and higher than the cost */
     uint32_t again;         /* the next launch is to be measured too */
     uint64_t own_ns;        /* of long ones: what they added to the Pod's GPU time, in the mean, while somebody looked */
     uint64_t alone_ns;      /* the same since then */
@@ -108,7 +109,8 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
 /* Takes a measured time into account. own_ns: what it added to the Pod's GPU
  * time, of long ones; else as measured. beside_others: launches of this process run beside each other,
  * so that times differ with how many do; then a cost rises slowly, because what
- * of it is GPU time was found out for a cost that stays. too_little: the driver
+ * of it is GPU time was found out for a cost that stays. idle: its stream
+ * had nothing else to do, so it may have waited for the Pod's turn. too_little: the driver
  * sees more GPU time than charges, so times that are higher than the cost are
  * the launch's own. held: the daemon is silent and its correction is for costs
  * as they are, so they stay unless the work is other work. One thread at a time
@@ -117,6 +119,7 @@ struct hv_measured {
     uint64_t ns;
     uint64_t own_ns;
     bool beside_others;
+    bool idle;
     bool too_little;
     bool held;
     uint64_t at_ns;

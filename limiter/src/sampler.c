@@ -176,6 +176,7 @@ static struct hv_sample_result result_of(struct hv_sampler *sampler, struct hv_s
     struct hv_measured measured = {.ns = result.measured_ns,
                                    .own_ns = result.measured_ns,
                                    .beside_others = sampler->surveys[sample->device].several,
+                                   .idle = sample->recorded_at_ns != 0,
                                    .held = is_held(files, sample->device, now_ns),
                                    .too_little = charges_are_too_little(files, sample->device),
                                    .at_ns = now_ns};
