@@ -5,7 +5,7 @@
 #define FEW 8
 #define ODD_PART 8 /* of times that are alike so many may be odd ones */
 #define MEAN_OVER 16
-#define PERSISTENT 96 /* samples in a row that are alike: more than a second */
+#define PERSISTENT 256 /* samples in a row that are alike: some seconds; charges that are far too low are seen by the daemon before */
 #define SLOWLY 65536
 #define SOON 256
 #define NEAR_PART 4 /* times up to a quarter longer are the launch's own scatter; beyond lie others' turns */

@@ -107,14 +107,14 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
 #define HV_LONG_NS UINT64_C(4000000)
 
 /* Takes a measured time into account. own_ns: what it added to the Pod's GPU
- * time, of long ones; else as measured. beside_others: launches of this process run beside each other,
- * so that times differ with how many do; then a cost rises slowly, because what
- * of it is GPU time was found out for a cost that stays. idle: its stream
- * had nothing else to do, so it may have waited for the Pod's turn. too_little: the driver
- * sees more GPU time than charges, so times that are higher than the cost are
- * the launch's own. held: the daemon is silent and its correction is for costs
- * as they are, so they stay unless the work is other work. One thread at a time
- * for each entry. */
+ * time, of long ones; else as measured. beside_others: launches of this process
+ * run beside each other, so that times differ with how many do; then a cost
+ * rises slowly, because what of it is GPU time was found out for a cost that
+ * stays. idle: its stream had nothing else to do, so it may have waited for the
+ * Pod's turn. too_little: the driver sees more GPU time than charges, so times
+ * that are higher than the cost are the launch's own. held: the daemon is silent
+ * and its correction is for costs as they are, so they stay unless the work is
+ * other work. One thread at a time for each entry. */
 struct hv_measured {
     uint64_t ns;
     uint64_t own_ns;
