@@ -224,13 +224,13 @@ class Correction:
         lowers = lowers and lately.scatter < ALIKE * lately.x / lately.count
         if not raises and not (lowers and not self.does_not_hold):
             return None
-        aim = ratio if raises else ratio + self._off(lately)
+        aim = ratio + self._off(lately) * (-1 if raises else 1)
         moved = _within(min(max(aim, self.value / MOST_STEP), self.value * MOST_STEP))
         return replace(self, value=moved, frozen="", evidence=self.lately, surprises=())
 
     def _off(self, evidence: _Evidence) -> float:
-        """What the ratio may be too low by: several whole percents may all be off in the same way, which no number of
-        readings takes away."""
+        """What the ratio may be off by, so that no more than the rest of a difference is proven: several whole percents
+        may all be off in the same way, which no number of readings takes away."""
         processes = max(self.last.processes, 1) if self.last is not None else 1
         return HALF_A_PERCENT * (processes - 1) * evidence.count / evidence.u
 
@@ -266,7 +266,7 @@ class Correction:
         wanted = READINGS_TO_LOWER_IN_A_ROW if evidence.last.follows else READINGS_TO_LOWER
         if lowers and evidence.count < sum(FADING**age for age in range(wanted)):
             return replace(self, frozen="too few readings to lower it")
-        aim = evidence.ratio + self._off(evidence) if lowers else evidence.ratio
+        aim = evidence.ratio + self._off(evidence) * (1 if lowers else -1)
         stepped = min(max(aim, self.value / MOST_STEP), self.value * MOST_STEP)
         if self.does_not_hold and stepped < self.value:
             return replace(self, frozen="the driver sees more than the share")
