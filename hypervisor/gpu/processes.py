@@ -83,7 +83,7 @@ def average(samples: tuple[wire.Sample, ...] | list[wire.Sample], *, now: float,
     """Mean of each process's samples, with the time of the newest; now where that time can't be right."""
     by_pid: dict[int, list[wire.Sample]] = {}
     for sample in samples:
-        if sample.busy_percent <= MOST_PERCENT:
+        if 0 <= sample.busy_percent <= MOST_PERCENT:
             by_pid.setdefault(sample.pid, []).append(sample)
     found = {}
     for pid, own in by_pid.items():

@@ -15,6 +15,8 @@ from hypervisor.limits.usage import UsageFile, WorkAccount
 
 _NS = 1_000_000_000
 MOST_BRIEF_NS = 4_000_000.0  # a longer launch is on the line of moments
+LOOKED_BACK = 60  # readings after which it is judged who writes: ten seconds
+MOST_MISSING_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +35,18 @@ class Aligned:
     _waiting: _Waiting | None = field(default=None, init=False)
     _last: _Waiting | None = field(default=None, init=False)
     _covered_ns: float = field(default=0.0, init=False)
+    _since: tuple[int, WorkAccount, int] | None = field(default=None, init=False)
+    _mixed: bool = field(default=False, init=False)
 
     def after(self, reading: Reading, usage: UsageFile, device: int) -> Reading | None:
         """The reading of the window before, with what was done in it; None when there was none.
 
-        reading is of the window that has ended now, with charged_ns as usage says it. Where the limiter is of a version
-        that tells no moments, that is all that is known, and reading itself is given. Raises LimitFileError.
+        reading is of the window that has ended now, with charged_ns as usage says it. Where the limiter, in most of the
+        processes, is of a version that tells no moments, that is all that is known, and reading itself is given. Raises
+        LimitFileError.
         """
         work = usage.work(device)
-        if work is None:
+        if work is None or self._others_write_too(reading.charged_ns, work):
             self._waiting = self._last = None
             return reading
         brief = replace(reading, charged_ns=work.brief_ns, a_launch_ns=min(reading.a_launch_ns, MOST_BRIEF_NS))
@@ -53,6 +58,17 @@ class Aligned:
             begin, end = (round((each.reading.busy_at + self.clock_ahead) * _NS) for each in (last, ready))
             self._covered_ns += self._own(last, ready, usage.covered_ns(device, begin, end))
         return replace(ready.reading, covered_ns=round(self._covered_ns))
+
+    def _others_write_too(self, charged_ns: int, work: WorkAccount) -> bool:
+        """Are most charges of processes that tell no moments? A launch is charged before it is on the line, so some are
+        always missing there."""
+        charged, before, count = self._since or (charged_ns, work, 0)
+        told = work.brief_ns - before.brief_ns + work.laid_ns - before.laid_ns
+        missing = charged_ns - charged - told
+        self._since = (charged, before, count + 1) if count < LOOKED_BACK else (charged_ns, work, 0)
+        if count == LOOKED_BACK:
+            self._mixed = missing > MOST_MISSING_NS and 2 * missing > charged_ns - charged
+        return self._mixed
 
     def _own(self, last: _Waiting, ready: _Waiting, covered_ns: int) -> float:
         """What of the covered time of a window was the allocation's."""

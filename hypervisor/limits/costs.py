@@ -16,7 +16,8 @@ MOST_SECONDS = 86_400.0  # a launch of a day: more was not written by a limiter
 
 @dataclass(frozen=True, slots=True)
 class CostEntry:
-    """One function on one device: GPU time of a launch, launches as estimated, launches that were measured."""
+    """One function on one device: GPU time of a launch, launches by the function that paid for them, launches
+    that were measured."""
 
     device: int
     name: str

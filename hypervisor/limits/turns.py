@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 
 MOST = 64.0
 FADING = 0.9  # of what earlier windows weigh
+MOST_OWN = 512  # process slots
+LEAST_WINDOW = 0.01
 ENOUGH = 0.1  # of a window under way: less says little
 UNLIKE = 0.15  # of the own part: a window that says something else than those before
 
@@ -31,7 +33,7 @@ class Turns:
         """With one more window: how long of it the driver saw the allocation busy, what of that was brief launches,
         how long long ones were under way, and how many processes had work then, in the mean."""
         numbers = (busy, brief, laid, own, window)
-        if not all(math.isfinite(number) for number in numbers) or window <= 0 or own < 1:
+        if not all(math.isfinite(number) for number in numbers) or window < LEAST_WINDOW or not 1 <= own <= MOST_OWN:
             return self
         taken = busy - max(brief, 0.0)
         if laid < ENOUGH * window or laid > 1.1 * window or taken * MOST < laid:

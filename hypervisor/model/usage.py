@@ -20,7 +20,7 @@ class Enforcement(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedCost:
-    """What one launch of a function is charged; launches are estimated from what was paid for."""
+    """What one launch of a function is charged; launches by the function that paid for them."""
 
     name: str
     seconds: float

@@ -34,7 +34,7 @@ struct hv_function {
     uint32_t device;
     uint32_t kind;          /* as in hv_learned_cost */
     uint32_t is_long;       /* each launch is measured, and charged in the slow path */
-    uint64_t launches;      /* that were paid for and not published yet; an estimate: see charge() */
+    uint64_t launches;      /* not published yet; those that were paid for by another's counts there */
     uint32_t recent_ns[HV_RECENT_SAMPLES];
     uint64_t handle;        /* of the driver: for its name */
     uint64_t shape;         /* the same in every process of the Pod: grid and block, or of a graph its kernels */

@@ -83,8 +83,7 @@ static void sample_next(struct hv_function *function, const struct hv_sample *sa
     hv_store_relaxed_32(&function->again, again);
     if (!again)
         return;
-    hv_thread.launches_granted -= hv_thread.launches_left; /* those that were not made */
-    hv_thread.launches_left = 0;
+    hv_thread_looks_again();
 }
 
 /* ---- charging ---- */
@@ -99,10 +98,20 @@ static void count_charge(struct hv_gate *gate, bool copy, uint64_t cost_ns)
 
 /* ---- the thread's fast path ---- */
 
+/* Launches that came by on credit since the slow path looked. */
+static uint32_t take_fast_launches(void)
+{
+    uint32_t count = hv_thread.launches_granted - hv_thread.launches_left;
+    if (hv_thread.paid_for != NULL && count != 0)
+        hv_add_relaxed(&hv_thread.paid_for->launches, count);
+    return count;
+}
+
 static void flush_launches(struct hv_gate *gate)
 {
     struct hv_thread *thread = &hv_thread;
-    hv_add_relaxed(&gate->slot->devices[gate->device].launches, thread->launches_granted - thread->launches_left + 1);
+    hv_add_relaxed(&gate->slot->devices[gate->device].launches, take_fast_launches() + 1);
+    thread->paid_for = NULL;
     hv_store_relaxed(&gate->slot->last_launch_ns, gate->now_ns);
     /* During a survey every launch looks. */
     bool surveys = hv_load_relaxed_32(&gate->process->sampler.surveys[gate->device].wanted) != 0;
@@ -117,7 +126,7 @@ static void move_thread(struct hv_gate *gate)
     if (thread->process_epoch == gate->process->epoch && thread->device == gate->device)
         return;
     if (thread->process_epoch == gate->process->epoch)
-        hv_add_relaxed(&gate->slot->devices[thread->device].launches, thread->launches_granted - thread->launches_left);
+        hv_add_relaxed(&gate->slot->devices[thread->device].launches, take_fast_launches());
     if (thread->process_epoch == gate->process->epoch) {
         thread->credits_ns[thread->device] = thread->credit_ns;
     } else {
@@ -128,6 +137,7 @@ static void move_thread(struct hv_gate *gate)
     thread->device = gate->device;
     thread->credit_ns = thread->credits_ns[gate->device];
     thread->copies_are_free = false; /* not known yet */
+    thread->paid_for = NULL;
     thread->launches_granted = 0;
     thread->launches_left = 0;
 }
@@ -183,12 +193,13 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
         uint64_t paid = hv_gate_pay(gate, copy, charged - thread->credit_ns);
         thread->credit_ns += paid;
         count_charge(gate, copy, paid);
-        /* What is paid beyond this launch is taken to be for more of the same. */
-        hv_add_relaxed(&function->launches, paid / charged + 1);
     }
     if (gate->share_ppm >= HV_SHARE_FULL_PPM)
         return; /* lifted while it waited */
     thread->credit_ns -= charged < thread->credit_ns ? charged : thread->credit_ns;
+    hv_add_relaxed(&function->launches, 1);
+    if (measurable)
+        thread->paid_for = function;
     hv_costs_publish(function, gate->now_ns);
     bool surveyed = measurable && cost != 0 && launch->kind == HV_LAUNCH_KERNEL &&
                     hv_survey_wants(&gate->process->sampler, gate->device, launch->stream, launch->per_thread,

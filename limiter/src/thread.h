@@ -26,6 +26,7 @@ struct hv_thread {
     uint32_t launches_granted;       /* launches_left when it was last filled */
     uint32_t kept_stripe;            /* of struct hv_kept, from 1; 0: none yet */
     uint32_t in_lookup;              /* the driver is looking a name up for us */
+    struct hv_function *paid_for;    /* the function of the launch that the credit is from; NULL: none */
     uint64_t process_epoch;          /* of the process that all of this is about */
     uint64_t credits_ns[HV_MAX_DEVICES]; /* credit_ns of the other devices */
     bool copies_are_free;            /* by the limits of this generation */

@@ -112,7 +112,9 @@ def _figure(result: Result, clock: str) -> Figure:
 
 
 def _not_measured(cell: Cell, clock: str, why: str) -> Figure:
-    return Figure(name=f"compute, {clock}: {cell}", value=float("nan"), unit="points", holds=False, note=f"not measured: {why}")
+    return Figure(
+        name=f"compute, {clock}: {cell}", value=float("nan"), unit="points", holds=False, note=f"not measured: {why}"
+    )
 
 
 def _summary(results: list[Result], clock: str) -> Iterable[Figure]:

@@ -14,7 +14,7 @@ class Result:
     """busy: of each Pod and device, GPU seconds at each mark; marks are seconds since launching began.
 
     longest_stall_ms is of one launch of the first Pod, longest_later_stall_ms of one that began after the first second;
-    launches are by process of the first Pod.
+    launches are by process of the first Pod; told_launches are what its limiter says of all its functions.
     """
 
     cell: Cell
@@ -24,6 +24,7 @@ class Result:
     longest_later_stall_ms: float
     launches: tuple[int, ...]
     correction: float
+    told_launches: int = 0
 
     def percent(self, begin: float, end: float, *, pod: int = 0, device: int = 0) -> float:
         """Share of GPU time between two moments, by the marks next to them."""

@@ -87,7 +87,9 @@ def run(cell: Cell, folder: Path, *, limited: bool = True, real: bool = False) -
             pods.append(Running(load, group, files, outs))
             library = SHIPPED if real else limiter()
             # Ranks are ready when all are: they meet.
-            ready = [stack.enter_context(_started(load, files, path, group, out, library, n)) for n, out in enumerate(outs)]
+            ready = [
+                stack.enter_context(_started(load, files, path, group, out, library, n)) for n, out in enumerate(outs)
+            ]
             for process, out in zip(ready, outs, strict=True):
                 _await_ready(process, out)
         threads = sum(load.process_count for load in cell.pods)
@@ -101,7 +103,15 @@ def run(cell: Cell, folder: Path, *, limited: bool = True, real: bool = False) -
             longest_later_stall_ms=max(words[4] for words in seen) / 1e6,
             launches=tuple(words[1] for words in seen),
             correction=daemon.correction(0),
+            told_launches=_told_launches(pods[0]),
         )
+
+
+def _told_launches(pod: Running) -> int:
+    if pod.files is None or pod.files.usage is None:
+        return 0
+    devices = range(pod.load.devices)
+    return sum(cost.launches for device in devices for cost in pod.files.usage.top_costs(device, 1024))
 
 
 def limits_of(load: Load, uuids: Sequence[str]) -> LimitSet:

@@ -76,6 +76,19 @@ def test_a_window_stands_until_there_is_a_new_one_or_it_must_have_been_empty() -
     assert window(first, Answer(None, NOT_SUPPORTED)) is None  # nobody ever will
 
 
+@given(
+    st.lists(
+        st.builds(Sample, st.integers(1, 5), st.integers(-(2**63), 2**64 - 1), st.integers(-(2**31), 10**18)),
+        max_size=20,
+    )
+)
+def test_no_garbage_makes_a_window_that_is_over_full_or_of_the_future(samples: list[Sample]) -> None:
+    told = window(None, Answer(samples))
+    if told is not None:
+        assert told.ended_at <= NOW
+        assert all(0 <= ratio <= 1 for ratio in told.ratios.values())
+
+
 def test_time_of_mps_clients_is_unknown() -> None:
     told = combine(Activity(), Answer([Process(1, 100, mps=True)]), Answer([Sample(1, us(NOW), 80)]))
     assert told.processes is not None

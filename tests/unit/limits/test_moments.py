@@ -6,6 +6,7 @@ import os
 import random
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from hypervisor.limits import UsageFile
-from hypervisor.limits.aligned import Aligned
+from hypervisor.limits.aligned import LOOKED_BACK, Aligned
 from hypervisor.limits.control import Reading
 from hypervisor.limits.coverage import TICK_NS, TICKS_A_ROUND, TICKS_A_WORD, WORDS, covered_ns
 from hypervisor.limits.usage import WorkAccount
@@ -132,3 +133,14 @@ def test_a_reading_waits_for_the_next_window_and_has_others_turns_taken_off() ->
 def test_a_limiter_that_tells_no_moments_is_read_as_before() -> None:
     usage, aligned = Usage(None), Aligned()
     assert aligned.after(reading(0), usage, 0) == reading(0)
+
+
+def test_processes_that_tell_no_moments_beside_one_that_does_are_read_as_before() -> None:
+    """A second's charges come each second, and only a tenth of them are told."""
+    usage, aligned = Usage(WorkAccount(1, 0, 0)), Aligned()
+    for window in range(150):
+        told = round(window * WINDOW * NS / 10)
+        usage.account = WorkAccount(1 + told, 0, 0)
+        now = replace(reading(window), charged_ns=round(window * WINDOW * NS))
+        ready = aligned.after(now, usage, 0)
+        assert (ready is now) == (window >= LOOKED_BACK)
