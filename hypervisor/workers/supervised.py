@@ -188,7 +188,10 @@ class Supervised:
             await self._adopt_other(run)
             return
         if status.cgroup_failure:
-            log.warning("not moved", worker=self.spec.worker_id, why=os.strerror(status.cgroup_failure))
+            why = f"could not be moved into its cgroup: {os.strerror(status.cgroup_failure)}"
+            log.warning("not moved", worker=self.spec.worker_id, why=why)
+            if self.spec.memory_limit_bytes is not None:
+                self._emit(EventType.WARNING, "MemoryLimitNotSet", why)
         if status.state != "running":
             await self._account(status)
             return

@@ -24,6 +24,7 @@ from tests.daemon_process import wait_until
 from tests.integration.kube.test_real_manifests import apply
 from tests.integration.workers.conftest import end_workers
 from tests.kube_fakes.node import NODE
+from tests.mps_fakes import CONTROL
 from tests.real_kube import kubelet as real_kubelet
 from tests.real_kube.api_server import ACCOUNT
 from tests.real_kube.cluster import MERGE, Cluster, missing, running_cluster
@@ -62,6 +63,7 @@ class Deployed:
                     container["args"] += [
                         *("--simulate", "h100-sxm-80gb", "--http-port", str(port)),
                         *("--kubeconfig", "/var/lib/hypervisor/kubeconfig"),
+                        *("--mps-program", str(CONTROL), "--mps-answer-seconds", "20"),
                     ]
                     container["ports"][0]["containerPort"] = port
         kubeconfig.parent.mkdir(parents=True)
@@ -100,15 +102,24 @@ class Deployed:
         return str(found["metadata"]["uid"])
 
     def cli(self, *words: str, socket_name: str, tail: tuple[str, ...] = ()) -> dict[str, Any]:
-        server = ("--server", f"unix:{self.host}/run/hypervisor/{socket_name}", "-o", "json")
-        command = [sys.executable, "-m", "hypervisor", *words, *server, *tail]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = self.run(*words, socket_name=socket_name, tail=tail)
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
+    def said(self, *words: str, socket_name: str) -> bool:
+        """Whether it was done; while a card is being prepared it is not."""
+        return self.run(*words, socket_name=socket_name).returncode == 0
+
+    def run(self, *words: str, socket_name: str, tail: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        server = ("--server", f"unix:{self.host}/run/hypervisor/{socket_name}", "-o", "json")
+        command = [sys.executable, "-m", "hypervisor", *words, *server, *tail]
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+
+    def workers(self) -> list[dict[str, Any]]:
+        return list(self.cli("get", "workers", socket_name="hypervisor.sock")["items"])
+
     def worker(self, name: str) -> dict[str, Any]:
-        items = self.cli("get", "workers", socket_name="hypervisor.sock")["items"]
-        return next(each for each in items if each["workerId"] == name)
+        return next(each for each in self.workers() if each["workerId"] == name)
 
     def cgroup(self, pid: int) -> str:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
@@ -148,6 +159,11 @@ def test_workers_live_in_a_pod_of_their_own_and_outlive_the_daemons(deployed: De
     launcher = node.wait_ready(WORKERS)["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
     daemon = node.wait_ready(DAEMON)["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
     assert node.cgroup(pid) == f"/container-{launcher[:12]}"
+    # Hard isolation: the control daemon of the card is a worker too. Granted means that its limits were read back.
+    hard = ("--gpu", "0", "--compute", "25%", "--vram", "4Gi", "--isolation", "hard")
+    wait_until(lambda: node.said("allocate", "trainer", *hard, socket_name="admin.sock"), "the card", SECONDS)
+    (control,) = [each for each in node.workers() if each["workerId"].startswith("mps-")]
+    assert node.cgroup(int(control["pid"])) == f"/container-{launcher[:12]}"
 
     # The daemon's whole container, and not one pid: kubelet makes it anew.
     root = tree_root()
@@ -161,8 +177,9 @@ def test_workers_live_in_a_pod_of_their_own_and_outlive_the_daemons(deployed: De
         return status["restartCount"] == 1 and status["ready"]
 
     wait_until(restarted, "the daemon's container to be made anew", SECONDS)
-    held = node.worker("one")
-    assert (held["phase"], int(held["pid"]), held.get("restarts", 0)) == ("WORKER_PHASE_RUNNING", pid, 0)
+    for name, was in (("one", pid), (control["workerId"], int(control["pid"]))):
+        held = node.worker(name)
+        assert (held["phase"], int(held["pid"]), held.get("restarts", 0)) == ("WORKER_PHASE_RUNNING", was, 0)
 
     # An update of the daemon: its Pod goes, and another one comes.
     node.wait_ready(DAEMON, after=node.delete(DAEMON))
