@@ -30,6 +30,8 @@ class RealNode(KubeNode):
 
     def __init__(self, make_daemon: Any, api: RealApiServer, kubelet: RealKubelet) -> None:
         super().__init__(make_daemon, api=api, kubelet=kubelet)
+        self.proxy = f"unix:{self.daemon.directory / 'proxy.sock'}"
+        self.daemon.flags = (*self.daemon.flags, "--pod-resources-proxy", self.proxy)
 
     def offered(self) -> dict[str, int]:
         """What the Node object has of our resources to give."""

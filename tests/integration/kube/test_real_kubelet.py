@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 from hypervisor.kube.checkpoint import read_checkpoint
 from hypervisor.kube.indices import resource_names
+from hypervisor.v1 import podresources_v1_pb2 as api
+from hypervisor.v1 import podresources_v1_pb2_grpc as api_grpc
 from tests.daemon_process import wait_until
 from tests.kube_fakes.node import GIB, INDEX_0, pod, settled
 from tests.real_kube import kubelet as real_kubelet
@@ -98,6 +101,23 @@ def test_kubelets_own_checkpoint_is_believed_and_gives_lost_grants_back(node: Re
         again = node.wait_allocation(uid)
         assert again["directory"] == before[uid]["directory"]
         assert again["devices"][0]["gpuUuid"] == before[uid]["devices"][0]["gpuUuid"]
+
+
+def test_exporters_are_told_cards_in_place_of_indices(node: RealNode) -> None:
+    uid = node.run_pod("watched", **GOOD)
+    card = node.wait_allocation(uid)["devices"][0]["gpuUuid"]
+
+    def told() -> list[tuple[str, str, list[str]]]:
+        with grpc.insecure_channel(node.proxy) as channel:
+            reply = api_grpc.PodResourcesListerStub(channel).List(api.ListPodResourcesRequest(), timeout=10)
+        return [
+            (pod.name, devices.resource_name, list(devices.device_ids))
+            for pod in reply.pod_resources
+            for container in pod.containers
+            for devices in container.devices
+        ]
+
+    wait_until(lambda: told() == [("watched", "nvidia.com/gpu", [card])], "the proxy's answer", SECONDS)
 
 
 def test_a_wrong_demand_is_an_event_and_the_other_pod_runs(node: RealNode) -> None:
