@@ -278,9 +278,14 @@ BUG_REPORTS = (
 
 
 def _symptoms(source: str, text: str) -> tuple[Report, ...]:
-    """Lines of "check | symptom": what must find it, and what people see."""
+    """Lines of "check | symptom": what must find it, and what people see. A test of the doctor on Pods may stand for a
+    check, where the verdict is that nothing is wrong, or goes beyond the check's own."""
     rows = (line.split(" | ") for line in text.strip().splitlines())
-    return tuple(Report(source, symptom, "told", (f"doctor: {check}",)) for check, symptom in rows)
+    return tuple(Report(source, symptom, "told", (_scenario(by),)) for by, symptom in rows)
+
+
+def _scenario(by: str) -> str:
+    return f"tests/unit/doctor/test_pod_faults.py::{by}" if by.startswith("test_") else f"doctor: {by}"
 
 
 HANDBOOK = _symptoms(
@@ -309,6 +314,7 @@ cluster.pod-security | hypervisor Pod: refused by Pod Security
 hypervisor.http-port | hypervisor Pod: the HTTP port is taken
 symptom.port-in-use | hypervisor Pod: the same, in its log
 pod.label | not injected: no label
+test_a_label_on_the_deployment_alone | not injected: the label is on the Deployment alone
 pod.injected | not injected: made before the label
 pod.injected | not injected: inject-container names none
 pod.injected | not injected: enabled-replicas
@@ -329,6 +335,7 @@ symptom.inject-lib-image | Init: inject-lib
 symptom.no-shell | Init: the image has no shell
 pod.preload | limit: no limiter in /etc/ld.so.preload
 pod.isolation-mode | limit: another isolation mode
+test_shared_isolation_has_no_limit_by_design | limit: shared has none, by design
 pod.limit-file | limit: TF_SHM_PATH names no file
 pod.library-mapped | limit: static or musl
 pod.worker-limits | limit: hard without its variables
@@ -350,6 +357,7 @@ symptom.remote-address | remote: Invalid Memory Address
 symptom.image-pull | images can't be pulled
 cluster.images | images can't be pulled, in the cluster
 pod.native-resource | Pods that ask for nvidia.com/gpu
+test_an_error_that_can_be_ignored | to be ignored: prctl(PR_SVE_GET_VL)
 """,
 )
 ARTICLE = _symptoms(
