@@ -75,7 +75,6 @@ ELSEWHERE = (
     ("older", "nvmlDeviceGetTemperature"),
     ("divided", "nvmlDeviceGetAttributes_v2"),
     ("divided", "nvmlDeviceGetComputeInstanceId"),
-    ("divided", "nvmlDeviceGetCurrentClocksThrottleReasons"),
     ("divided", "nvmlDeviceGetGpuInstanceId"),
     ("divided", "nvmlDeviceGetMaxMigDeviceCount"),
     ("divided", "nvmlDeviceGetMigDeviceHandleByIndex"),
