@@ -19,7 +19,7 @@ from hypervisor.model.allocation import SHARE_FULL_PPM
 
 # An allocation counts as active for so long after a charge: one of 20 ms at a share of a tenth comes each 200 ms.
 ACTIVE_SECONDS = 0.5
-SIGN_SECONDS = 1.0
+SIGN_SECONDS = 0.5
 _NS = 1_000_000_000
 BUSY_FLOOR = 0.01  # the driver tells whole percents
 

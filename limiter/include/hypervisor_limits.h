@@ -229,7 +229,7 @@ struct hv_limits {
  * hv_limits.devices. 128 bytes. */
 struct hv_device_control {
     uint64_t correction_ppm;     /* learned costs are multiplied by this; 0 or HV_SHARE_FULL_PPM: as they are */
-    uint64_t correction_at_ns;   /* of the last reading it was compared with, whether or not that moved it; each second */
+    uint64_t correction_at_ns;   /* of the last reading it was compared with, whether or not that moved it; twice a second */
     uint64_t borrowed;           /* low HV_BORROWED_SHARE_BITS: ppm on top of the limit; above: expiry in ms */
     uint64_t overhead_bytes;     /* contexts and modules of the whole Pod; counts against the limit */
     uint64_t context_bytes;      /* of one new context, reserved until it is measured */

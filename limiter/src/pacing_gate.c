@@ -40,6 +40,9 @@ void hv_gate_look(struct hv_gate *gate)
     gate->share_ppm = gate->terms.isolation_mode == HV_ISOLATION_SOFT ? hv_effective_share(&share, gate->now_ns)
                                                                       : HV_SHARE_FULL_PPM;
     gate->correction_ppm = hv_plausible_correction(hv_load_relaxed(&gate->control->correction_ppm));
+    /* One that makes charges less was for charges as they were; if nobody looks any more and they are others, it is none. */
+    if (gate->correction_ppm < HV_SHARE_FULL_PPM && hv_load_relaxed_32(&gate->process->sampler.changed[gate->device]) != 0)
+        gate->correction_ppm = HV_SHARE_FULL_PPM;
     gate->overlap_ppm = hv_survey_overlap_ppm(&gate->process->sampler, gate->device);
     follow_share(gate);
 }

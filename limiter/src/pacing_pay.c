@@ -16,8 +16,11 @@
 #define STEP_NS SLICE_WALL_NS
 
 /* What a charge pays of a debt: this part of itself, so that whoever has one is
- * within a hundredth of its share while it pays. */
+ * within a hundredth of its share while it pays; or more where launches are so
+ * long that a hundred of them are a long time. */
 #define REPAID_PART 100
+#define REPAID_SELDOM_PART 4
+#define SELDOM_NS (200 * NS_PER_MS)
 
 /* This one and those who wait already. */
 static uint32_t waiting(const struct hv_gate *gate)
@@ -76,7 +79,8 @@ uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, uint64_t cost_ns)
         uint64_t returned = hv_load_relaxed(&gate->usage->returned_ns);
         uint32_t rank = waiting(gate);
         paid = cost_ns + hv_bucket_gpu_ns(SLICE_WALL_NS / rank, gate->share_ppm); /* a slice beyond the launch itself */
-        uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms, paid / REPAID_PART, gate->now_ns);
+        uint64_t most = paid / (cost_ns > SELDOM_NS ? REPAID_SELDOM_PART : REPAID_PART);
+        uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms, most, gate->now_ns);
         uint64_t gpu = hv_gate_corrected(gate, copy, hv_gate_overlapped(gate, paid)) + repaid;
         uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, gpu, gate->now_ns, &wall);
         if (start > gate->now_ns) {

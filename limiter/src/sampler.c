@@ -19,8 +19,8 @@
 /* Charges are called too little where the correction is above 1 by this part. */
 #define TOO_LITTLE_PART 2
 
-/* After so long without a word the daemon is taken to be gone. It says one each second. */
-#define SILENT_NS UINT64_C(2500000000)
+/* After so long without a word the daemon is taken to be gone. It says one each half second. */
+#define SILENT_NS UINT64_C(1500000000)
 
 static bool try_enter(struct hv_sampler *sampler)
 {
@@ -190,8 +190,13 @@ static struct hv_sample_result result_of(struct hv_sampler *sampler, struct hv_s
     }
     uint64_t before = hv_load_relaxed(&sample->function->cost_ns);
     hv_function_learn(sample->function, &measured);
-    if (before != 0 && hv_is_other_work(before, hv_load_relaxed(&sample->function->cost_ns)))
+    if (!measured.held)
+        hv_store_relaxed_32(&sampler->changed[sample->device], 0);
+    if (before != 0 && hv_is_other_work(before, hv_load_relaxed(&sample->function->cost_ns))) {
         hv_survey_again(sampler, sample->device, now_ns);
+        if (measured.held && !sample->laid)
+            hv_store_relaxed_32(&sampler->changed[sample->device], 1);
+    }
     return result;
 }
 

@@ -66,6 +66,7 @@ struct hv_sampler {
     uint64_t ended_ns[HV_MAX_DEVICES];    /* of these, known to have ended */
     uint64_t sampled_ns[HV_MAX_DEVICES];  /* sum of charges at the last sample */
     uint64_t long_ns[HV_MAX_DEVICES];     /* of the charges of long launches those that have not ended */
+    uint32_t changed[HV_MAX_DEVICES];     /* 1: charges have changed since the daemon was silent, which its correction was for */
     struct hv_survey surveys[HV_MAX_DEVICES];
     struct hv_event_clock clocks[HV_MAX_DEVICES];
     struct hv_sample samples[HV_MAX_DEVICES][HV_SAMPLES];

@@ -160,8 +160,11 @@ static void conclude(struct hv_sampler *sampler, uint32_t device, bool held, uin
     survey->recent_usual[survey->count % HV_SURVEYS] = usual;
     survey->count++;
     uint32_t overlap = recent_overlap(survey);
-    if (held && survey->overlap_ppm != 0 && !hv_is_other_work(survey->overlap_ppm, overlap))
+    bool other = survey->overlap_ppm != 0 && hv_is_other_work(survey->overlap_ppm, overlap);
+    if (held && survey->overlap_ppm != 0 && !other)
         return;
+    if (held && other)
+        hv_store_relaxed_32(&sampler->changed[device], 1);
     hv_store_relaxed_32(&survey->overlap_ppm, overlap);
 }
 
