@@ -46,7 +46,7 @@ ABOVE_POINTS = 0.01  # of the mean above the share: then the last few readings a
 BELOW_POINTS = 0.01  # and below it, to lower it
 MEAN_SECONDS = 1.0
 FADING_LATELY = 0.8
-ALIKE = 0.1  # of the mean busy ratio: readings that scatter by no more say the same
+ALIKE = 0.2  # of the mean busy ratio: readings that scatter by no more say the same
 ENOUGH_TO_HOLD_BACK = 3.0  # readings
 LEVEL_SECONDS = 0.3  # windows of a sixth of a second hold one launch of 20 ms more or less
 
