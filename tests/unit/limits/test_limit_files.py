@@ -103,6 +103,23 @@ def test_the_usage_file_of_a_process_belongs_to_its_user(directory: LimitDirecto
     assert ((files.directory / "usage").stat().st_uid, (files.directory / "shm").stat().st_uid) == (12345, 0)
 
 
+@pytest.mark.parametrize(
+    ("daemon", "access", "mode"),
+    [
+        (0, Access(owner_uid=55), 0o600),
+        (55, Access(owner_uid=55), 0o600),
+        (900, Access(owner_uid=55), 0o660),
+        (900, Access(), 0o666),
+        (900, Access(ours=True), 0o660),
+    ],
+)
+def test_a_daemon_that_is_not_root_keeps_a_way_into_what_it_gives_away(
+    monkeypatch: pytest.MonkeyPatch, daemon: int, access: Access, mode: int
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: daemon)
+    assert access.mode == mode
+
+
 def test_what_is_published_is_what_is_read(directory: LimitDirectory) -> None:
     many = tuple(
         replace(
