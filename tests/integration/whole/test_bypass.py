@@ -21,6 +21,7 @@ SIMULATOR = ROOT / "hypervisor" / "native" / "simulator"
 # How a program that the daemon limits comes to the plugin's own call of the driver.
 WAYS = {
     "plainly": "plugin = ctypes.CDLL(path)",
+    "without the library": "plugin = ctypes.CDLL(path)",  # as a static program, and one of another C library
     "RTLD_DEEPBIND": "plugin = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_DEEPBIND)",
     "dlmopen": """
 libc = ctypes.CDLL(None)
@@ -65,6 +66,7 @@ def test_a_program_that_gets_past_the_limiter_is_told(
         os.link(daemon.machine, inside)  # the simulated driver is a file, and a real one isn't
     plugin = build("deepbind.so", "deepbind.c", flags=("-shared", "-fPIC", str(SIMULATOR / "libcuda.so.1")))
     command = program("exec", "--server", daemon.owner_address, "--gpu", "2", "--vram", "1Gi", "--name", "past", "--")
+    command += ["env", "-u", "LD_PRELOAD"] if way == "without the library" else []
     command += [sys.executable, "-c", SOURCE.format(way=WAYS[way]), str(plugin), str(tmp_path / "root")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -87,7 +89,8 @@ def test_a_program_that_gets_past_the_limiter_is_told(
         assert answer == 0
         wait_until(lambda: pod().get("bypassingPids") == [process.pid], "the field of the Pod")
         assert pod()["enforcement"] == "ENFORCEMENT_VIOLATED"
-        assert "has the limiter in its memory and has not attached" in wait_until(events, "the event")[0]["message"]
+        has = "does not have" if way == "without the library" else "has"
+        assert f"uses a GPU and {has} the limiter in its memory" in wait_until(events, "the event")[0]["message"]
         _, metrics = daemon.get("/metrics")
         lines = [line for line in metrics.splitlines() if line.startswith("gpuhv_limiter_bypassing_processes{")]
         assert [float(line.split()[-1]) for line in lines] == [1.0]
