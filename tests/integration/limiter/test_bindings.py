@@ -63,12 +63,16 @@ ENDINGS = """
 """
 
 
-@pytest.fixture
-def fake(pod: Pod, build: Callable[..., Path]) -> Callable[[str], object]:
+@pytest.fixture(scope="module")
+def library(build: Callable[..., Path]) -> Path:
     sources = ("fake_driver.c", "fake_physical.c")
     # -Bsymbolic as real drivers have it: what it calls of itself is its own.
     flags = ("-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1")
-    library = build("physical/libcuda.so.1", *sources, flags=flags)
+    return build("physical/libcuda.so.1", *sources, flags=flags)
+
+
+@pytest.fixture
+def fake(pod: Pod, library: Path) -> Callable[[str], object]:
     pod.files.run("make", UUID, GIB, 1_000_000)
 
     def ask(source: str) -> object:

@@ -129,8 +129,18 @@ def test_shared_memory_is_its_owner_s(pod: Pod, road: str) -> None:
     assert pod.ask(PAIR + road + BOTH) == [[700, 2], 700, 100, 0]
 
 
-@ROADS
-@pytest.mark.parametrize("limited", [True, False], ids=["limited", "driver alone"])
+@pytest.mark.parametrize(
+    ("road", "limited"),
+    [
+        pytest.param(PHYSICAL, True, id="physical"),
+        pytest.param(IPC, True, id="ipc"),
+        pytest.param(POOL, True, id="pool"),
+        pytest.param(PHYSICAL, False, id="physical-driver-alone"),
+        # What the simulated driver does by itself is the same on each road.
+        pytest.param(IPC, False, id="ipc-driver-alone", marks=pytest.mark.slow),
+        pytest.param(POOL, False, id="pool-driver-alone", marks=pytest.mark.slow),
+    ],
+)
 def test_an_importer_holds_memory_after_its_owner_s_end(pod: Pod, road: str, limited: bool) -> None:
     """As drivers have it. The judge is the simulated driver; the daemon measures it: test_orphaned_import."""
     source = f"""
