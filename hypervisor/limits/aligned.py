@@ -82,5 +82,6 @@ class Aligned:
                 laid=covered_ns / _NS,
                 own=own,
                 window=window,
+                processes=ready.reading.processes,
             )
         return covered_ns * self.turns.own_part(max(own, 1.0))

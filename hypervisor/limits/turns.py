@@ -17,6 +17,7 @@ MOST = 64.0
 FADING = 0.9  # of what earlier windows weigh
 MOST_OWN = 512  # process slots
 LEAST_WINDOW = 0.01
+HALF_A_PERCENT = 0.005
 ENOUGH = 0.1  # of a window under way: less says little
 UNLIKE = 0.15  # of the own part: a window that says something else than those before
 
@@ -29,15 +30,18 @@ class Turns:
     weight: float = 0.0
     strange: tuple[float, float] | None = None
 
-    def after(self, *, busy: float, brief: float, laid: float, own: float, window: float) -> Turns:
+    def after(self, *, busy: float, brief: float, laid: float, own: float, window: float, processes: int = 1) -> Turns:
         """With one more window: how long of it the driver saw the allocation busy, what of that was brief launches,
-        how long long ones were under way, and how many processes had work then, in the mean."""
+        how long long ones were under way, and how many processes had work then, in the mean. processes: whose busy
+        time was added up, each told in whole percents."""
         numbers = (busy, brief, laid, own, window)
         if not all(math.isfinite(number) for number in numbers) or window < LEAST_WINDOW or not 1 <= own <= MOST_OWN:
             return self
         taken = busy - max(brief, 0.0)
         if laid < ENOUGH * window or laid > 1.1 * window or taken * MOST < laid:
             return self
+        if abs(laid - taken) <= HALF_A_PERCENT * max(processes, 1) * window:
+            taken = laid  # as far as can be told there is nobody else
         part = taken / laid
         turns = own * (1 / part - 1)
         weight = laid * (part * part / own) ** 2  # as the error of the part goes into that of the turns

@@ -36,6 +36,17 @@ def test_it_does_not_depend_on_how_many_are_at_work() -> None:
     assert turns.own_part(8) == pytest.approx(8 / 9, abs=0.01)
 
 
+def test_what_whole_percents_leave_open_is_nobody() -> None:
+    turns = Turns()
+    for _ in range(6):
+        turns = turns.after(busy=0.96 * WINDOW, brief=0.0, laid=WINDOW, own=2.0, window=WINDOW, processes=8)
+    assert turns.value == 0
+    turns = Turns()
+    for _ in range(6):
+        turns = turns.after(busy=0.96 * WINDOW, brief=0.0, laid=WINDOW, own=2.0, window=WINDOW, processes=1)
+    assert turns.value == pytest.approx(2 * (1 / 0.96 - 1), abs=0.001)
+
+
 def test_brief_launches_are_none_of_it() -> None:
     turns = Turns()
     for _ in range(4):
