@@ -28,8 +28,10 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # The default lets a client stay away two minutes after a long outage of the server.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 3000),
+    # In spite of its name the time that one attempt may take, the server's first frame included, which a busy machine
+    # needs; an attempt that is refused is over at once.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     # Ours, the machine's, or a proxy's: a daemon on this host is never behind one.
     ("grpc.enable_http_proxy", 0),
 )

@@ -25,8 +25,8 @@ from hypervisor.rpc.tls import channel_credentials
 
 Response = TypeVar("Response")
 DEADLINE_SECONDS = 10.0
-# In the words of gRPC for a connection whose other end no longer answers pings.
-_SILENT = "ping timeout"
+# In the words of gRPC for a connection whose other end no longer answers pings, and one that was never answered.
+_SILENT = ("ping timeout", "timed out before receiving SETTINGS")
 _OPTIONS = (
     *CLIENT_OPTIONS,
     # Who watches for hours is told of a server that hangs, instead of taking its silence for calm.
@@ -87,8 +87,8 @@ class Client:
         if refusal is not None:
             return refusal
         code, words = error.code(), error.details() or "it gave no reason"
-        if code is grpc.StatusCode.UNAVAILABLE and _SILENT in words:
-            return ServerUnreachable(f"{self.address} has fallen silent; is the daemon stuck?")
+        if code is grpc.StatusCode.UNAVAILABLE and any(each in words for each in _SILENT):
+            return ServerUnreachable(f"{self.address} is silent; is the daemon stuck?")
         if code is grpc.StatusCode.UNAVAILABLE:
             return ServerUnreachable(_why_unreachable(self.address) or _unanswered(self.address, words))
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:

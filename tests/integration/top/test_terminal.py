@@ -193,7 +193,7 @@ def test_while_the_daemon_hangs_another_size_is_drawn_and_its_silence_told(
         terminal.resize(200, 30)
         # Long before the interval or the silence would make another frame.
         wait_until(lambda: "OWNER" in terminal.screen(), "the wide view", 8)
-        assert "train" in terminal.shows("has fallen silent; is the daemon stuck?; what is shown is old")
+        assert "train" in terminal.shows("is silent; is the daemon stuck?; what is shown is old")
     finally:
         os.kill(shared_card.pid, signal.SIGCONT)
     wait_until(lambda: "what is shown is old" not in terminal.screen(), "top to hear the daemon again")

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,19 @@ def test_a_stale_socket_and_a_stranger(tmp_path: Path, cli) -> None:
     outcome = cli("get", "gpus", "--server", f"unix:{path}")
     assert outcome.status == 3
     assert "hypervisor run" in outcome.err
+
+
+@pytest.mark.slow
+def test_a_server_that_takes_the_connection_and_says_nothing(tmp_path: Path, cli) -> None:
+    """A daemon that hangs, or one on a machine so busy that its first frame takes long: that it is given time for."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "silent.sock"))
+        listening.listen(8)
+        begun = time.monotonic()
+        outcome = cli("get", "gpus", "--server", f"unix:{tmp_path}/silent.sock")
+    assert outcome.status == 3
+    assert "is silent; is the daemon stuck?" in outcome.err
+    assert time.monotonic() - begun > 3
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
