@@ -10,7 +10,8 @@ from hypervisor.kube.answers import CONTROL_NODES, NO_MIG_MINORS, HostFiles, lib
 from hypervisor.kube.names import CONTAINER_LIMITER, CONTAINER_PRELOAD, CONTAINER_SHM, CONTAINER_USAGE, DOMAIN
 from hypervisor.model import Allocation, AllocationPhase, GpuIdentity, IsolationMode
 
-CDI_VERSION = "0.6.0"
+# The lowest that has all we write (names that begin with a digit): a runtime refuses files of later ones than it knows.
+CDI_VERSION = "0.5.0"
 FILE_NAME = "tensor-fusion.json"
 
 
@@ -19,7 +20,6 @@ def cdi_files(
     allocations: Iterable[Allocation],
     host: HostFiles,
     *,
-    driver_version: str,
     existing_nodes: Iterable[str],
     mig_minors: Mapping[str, int] = NO_MIG_MINORS,
 ) -> dict[str, str]:
@@ -38,19 +38,17 @@ def cdi_files(
             {"name": card.uuid, "containerEdits": {"deviceNodes": [*by_uuid[card.uuid], *control] or None}}
             for card in cards
         ]
-        files[FILE_NAME] = _file("gpu", devices, driver_version)
+        files[FILE_NAME] = _file("gpu", devices)
     limited = [
         {"name": each.uid, "containerEdits": _edits(each, host, by_uuid, control)}
         for each in sorted(allocations, key=lambda each: each.uid)
         if each.phase is AllocationPhase.ACTIVE
     ]
     if limited:
-        files["tensor-fusion-allocations.json"] = _file("allocation", limited, driver_version)
+        files["tensor-fusion-allocations.json"] = _file("allocation", limited)
     if host.preload_hook:
         edits = {"hooks": [_preload_hook(host)]}
-        files["tensor-fusion-limiter.json"] = _file(
-            "limiter", [{"name": "preload", "containerEdits": edits}], driver_version
-        )
+        files["tensor-fusion-limiter.json"] = _file("limiter", [{"name": "preload", "containerEdits": edits}])
     return files
 
 
@@ -96,12 +94,10 @@ def _mount(host_path: str, container_path: str, access: str) -> dict[str, Any]:
     return {"hostPath": host_path, "containerPath": container_path, "options": options}
 
 
-def _file(kind: str, devices: list[dict[str, Any]], driver_version: str) -> str:
+def _file(kind: str, devices: list[dict[str, Any]]) -> str:
     content = {
         "cdiVersion": CDI_VERSION,
         "kind": f"{DOMAIN}/{kind}",
-        # A new driver makes a new file, so that a runtime that caches by content reads it again.
-        "annotations": {f"{DOMAIN}/driver-version": driver_version or "unknown"},
         "devices": [_without_nothing(device) for device in devices],
     }
     return json.dumps(content, indent=1, sort_keys=True) + "\n"

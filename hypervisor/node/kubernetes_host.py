@@ -39,6 +39,7 @@ class Host:
         self.checkpoint_failing = ""
         self.cdi_failing = ""
         self._described: frozenset[str] | None = None  # None: not written yet
+        self._described_driver: str | None = None
 
     def describes(self, cards: Iterable[GpuIdentity]) -> bool:
         """Do the CDI files name these cards, as they were last written?"""
@@ -148,7 +149,8 @@ class Host:
         *,
         driver_version: str,
     ) -> None:
-        """Bring the CDI files up to date; what would not change is not written, what is unused is removed."""
+        """Bring the CDI files up to date; what would not change is not written, but for a new driver; what is unused is
+        removed."""
         if not self._settings.cdi_dir:
             return
         directory = Path(self._settings.cdi_dir)
@@ -156,19 +158,19 @@ class Host:
             cards,
             allocations,
             files,
-            driver_version=driver_version,
             existing_nodes=(*self.existing_nodes(cards), *(node for node in CONTROL_NODES if Path(node).exists())),
             mig_minors=self.mig_minors,
         )
         try:
             directory.mkdir(parents=True, exist_ok=True)
             for name in _CDI_FILES:
-                _bring_about(directory / name, wanted.get(name))
+                # A new driver makes a new file, so that a runtime that keeps what it has read reads it again.
+                _bring_about(directory / name, wanted.get(name), anew=driver_version != self._described_driver)
         except OSError as error:
             self.cdi_failing = f"CDI files can't be written in {directory}: {error.strerror}"
         else:
             self.cdi_failing = ""
-            self._described = frozenset(card.uuid for card in cards)
+            self._described, self._described_driver = frozenset(card.uuid for card in cards), driver_version
 
     def _sees_processes(self) -> bool:
         """Without the host's PID namespace, processes of the host look as if they had ended: the first process would
@@ -202,12 +204,12 @@ def check_paths(settings: Settings) -> None:
         raise StartError(f"{wanting}, and there is no directory for CDI files; name one with --cdi-dir /var/run/cdi")
 
 
-def _bring_about(path: Path, content: str | None) -> None:
+def _bring_about(path: Path, content: str | None, *, anew: bool) -> None:
     if content is None:
         path.unlink(missing_ok=True)
         return
     try:
-        if path.read_text() == content:
+        if not anew and path.read_text() == content:
             return
     except OSError:
         pass  # not there, or not readable: written anew

@@ -117,3 +117,46 @@ def test_a_container_is_limited_and_keeps_what_its_image_preloads(make_node, tmp
     else:
         assert preloaded == ["/tensor-fusion-limiter/$LIB/libcuda_limiter.so", THEIRS]
         assert 1.5 * GIB < peak <= 2 * GIB
+
+
+PODMAN = shutil.which("podman", path=path())
+
+
+@pytest.mark.skipif(PODMAN is None, reason="takes podman and conmon, in PATH or CONTAINERD_BIN")
+def test_podman_reads_our_cdi_files(make_node, tmp_path: Path) -> None:
+    """A runtime's own reading of the format, with its checks of versions and names."""
+    cdi = tmp_path / "cdi"
+    hook = Path(sys.executable).with_name("hypervisor")
+    node: KubeNode = make_node("--cdi-dir", str(cdi), "--preload-hook", str(hook))
+    node.start()
+    document, _ = node.run(pod("a", compute_percent_limit="30", vram_limit="2Gi"), known=True)
+    allocation = node.wait_allocation(document["metadata"]["uid"])
+    wait_until((cdi / "tensor-fusion-allocations.json").exists, "the file of allocations")
+    bundle = Bundle(tmp_path / "bundle")
+    surroundings = environment(node.daemon.machine, {})
+    places = (*surroundings["LD_LIBRARY_PATH"].split(":"), str(node.daemon.machine))
+    told = {**surroundings, "SIM_GROUP": "inside", "PATH": "/bin"}
+    conmon = shutil.which("conmon", path=path())
+    command = [
+        *(PODMAN, "--root", tmp_path / "root", "--runroot", "/run/podman", "--runtime", RUNC),
+        *("--conmon", conmon, "--cgroup-manager", "cgroupfs", "--events-backend", "file", "run", "--rm"),
+        *("--network", "none", "--ulimit", "nofile=512:512", "--ulimit", "nproc=4096:4096"),
+        *("--device", f"tensor-fusion.ai/allocation={allocation['uid']}"),
+        *(word for place in places for word in ("-v", f"{place}:{place}")),
+        *(word for key, value in told.items() for word in ("-e", f"{key}={value}")),
+        *("--rootfs", bundle.directory / "rootfs", "/bin/sh", "-c", SCRIPT),
+    ]
+    # It looks for CDI files in /run/cdi, which is ours in a mount namespace of its own.
+    script = 'mount -t tmpfs none /run && mkdir /run/cdi && mount --bind "$0" /run/cdi && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, cdi, *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["/tensor-fusion-limiter/$LIB/libcuda_limiter.so", THEIRS]
+    with opened(node.daemon.machine) as machine:
+        (group,) = (each for each in machine.show()["groups"] if each["name"] == "inside")
+    assert 1.5 * GIB < sum(used["peak_bytes"] for used in group["gpus"].values()) <= 2 * GIB

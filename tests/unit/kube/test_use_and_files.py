@@ -20,7 +20,7 @@ from hypervisor.kube.foreign import foreign_uses, overlaid
 from hypervisor.kube.pod import Pod
 from hypervisor.model import HealthCode, IsolationMode, Partition, ProcessOnGpu
 from hypervisor.node.failure import StartError
-from hypervisor.node.kubernetes_host import check_paths
+from hypervisor.node.kubernetes_host import Host, check_paths
 from tests import node_values as v
 
 POD = Pod(uid="u1", namespace="ns", name="p", node="n")
@@ -148,11 +148,11 @@ def test_programs_of_either_class_find_a_library_of_theirs() -> None:
     }
 
 
-def test_cdi_files_change_with_the_driver_and_go_with_the_last_allocation() -> None:
+def test_cdi_files_name_cards_and_allocations() -> None:
     cards = [v.device(0).identity]
 
-    def made(allocations=(), driver: str = "580.65"):
-        return cdi_files(cards, allocations, FILES, driver_version=driver, existing_nodes=("/dev/nvidia0",))
+    def made(allocations=()):
+        return cdi_files(cards, allocations, FILES, existing_nodes=("/dev/nvidia0",))
 
     plain = made()
     assert set(plain) == {"tensor-fusion.json"}
@@ -160,7 +160,9 @@ def test_cdi_files_change_with_the_driver_and_go_with_the_last_allocation() -> N
     assert document["kind"] == "tensor-fusion.ai/gpu"
     assert document["devices"][0]["containerEdits"]["deviceNodes"] == [{"path": "/dev/nvidia0"}]
     assert made() == plain
-    assert made(driver="581.00") != plain
+    # Podman 4.3 and the first containerd 1.7 refuse files of later versions, and of 0.5.0 fields that came later.
+    assert document["cdiVersion"] == "0.5.0"
+    assert set(document) == {"cdiVersion", "kind", "devices"}
     limited = json.loads(made([v.allocation("a")])["tensor-fusion-allocations.json"])
     (device,) = limited["devices"]
     assert {mount["containerPath"] for mount in device["containerEdits"]["mounts"]} == {
@@ -171,6 +173,23 @@ def test_cdi_files_change_with_the_driver_and_go_with_the_last_allocation() -> N
     }
 
 
+def test_cdi_files_are_written_anew_for_a_driver_and_go_with_the_last_allocation(tmp_path: Path) -> None:
+    host, cards = Host(Settings(cdi_dir=str(tmp_path))), (v.device(0).identity,)
+
+    def written(*allocations, driver: str = "580.65") -> dict[str, int]:
+        host.write_cdi(cards, allocations, FILES, driver_version=driver)
+        return {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+
+    first = written(v.allocation("a"))
+    assert set(first) == {"tensor-fusion.json", "tensor-fusion-allocations.json"}
+    assert written(v.allocation("a")) == first
+    second = written(v.allocation("a"), driver="581.00")
+    assert not set(second.values()) & set(first.values())
+    assert set(written(driver="581.00")) == {"tensor-fusion.json"}
+    assert host.describes(cards)
+    assert not host.describes([v.device(1).identity])
+
+
 def test_a_hook_keeps_what_an_image_preloads(tmp_path: Path) -> None:
     """The CDI device that an answer names holds a hook, which is run here as a runtime runs it."""
     hooked = replace(FILES, preload_hook=sys.executable)
@@ -179,9 +198,7 @@ def test_a_hook_keeps_what_an_image_preloads(tmp_path: Path) -> None:
     )
     assert given.cdi_devices == ("tensor-fusion.ai/limiter=preload",)
     assert "/etc/ld.so.preload" not in {mount.container_path for mount in given.mounts}
-    files = cdi_files(
-        [v.device(0).identity], [v.allocation("a")], hooked, driver_version="580.65", existing_nodes=("/dev/nvidia0",)
-    )
+    files = cdi_files([v.device(0).identity], [v.allocation("a")], hooked, existing_nodes=("/dev/nvidia0",))
     document = json.loads(files["tensor-fusion-limiter.json"])
     assert (document["kind"], document["devices"][0]["name"]) == ("tensor-fusion.ai/limiter", "preload")
     (hook,) = document["devices"][0]["containerEdits"]["hooks"]
@@ -265,7 +282,7 @@ def test_an_instance_brings_the_nodes_that_give_access_to_it() -> None:
         mig_minors=minors,
     )
     assert given.nodes == (*own, "/dev/nvidiactl")
-    files = cdi_files([instance], [], FILES, driver_version="580.65", existing_nodes=there, mig_minors=minors)
+    files = cdi_files([instance], [], FILES, existing_nodes=there, mig_minors=minors)
     (device,) = json.loads(files["tensor-fusion.json"])["devices"]
     assert {each["path"] for each in device["containerEdits"]["deviceNodes"]} == {*own, "/dev/nvidiactl"}
     assert read_mig_minors("") == {}
