@@ -1,0 +1,67 @@
+"""Looks at a worker: what a command may do to who runs it."""
+
+from __future__ import annotations
+
+import resource
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from hypervisor.model import Probe
+from hypervisor.workers.probing import look_of, once
+from tests.daemon_process import wait_until
+from tests.integration.workers.conftest import is_alive
+
+PATH = {"PATH": "/usr/bin:/bin"}
+
+
+def looked(*command: str, seconds: float = 30.0) -> str:
+    async def body() -> str:
+        return await once(look_of(Probe(command=command), PATH), seconds)
+
+    return trio.run(body)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("exit 0", ""),
+        ("echo lots of words; exit 3", "sh ended with 3: lots of words"),
+        ("printf '\\377\\n\\001x'; exit 1", "sh ended with 1: \ufffd \x01x"),
+        ("kill -9 $$", "sh ended with -9"),
+    ],
+)
+def test_what_a_command_says(program: str, words: str) -> None:
+    assert looked("/bin/sh", "-c", program) == words
+
+
+def test_what_can_not_be_run() -> None:
+    assert looked("/no/such") == "/no/such can't be run: No such file or directory"
+
+
+def test_a_command_that_says_too_much_costs_no_memory() -> None:
+    looked("/bin/sh", "-c", "exit 0")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert looked("yes", seconds=0.2) == "no answer within 0.2 s"
+    told = looked("/bin/sh", "-c", "yes | head -c 30000000; exit 1")
+    assert told == f"sh ended with 1: {'y ' * 99}y "[: len(told)]
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 20 * 2**20
+
+
+def test_a_command_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Neither one that has ended, with its output still held by a child, nor one that was too slow."""
+    for ending, seconds in (("exit 1", 30.0), ("sleep 615", 0.5)):
+        pid = tmp_path / "pid"
+        began = time.monotonic()
+        looked("/bin/sh", "-c", f"sleep 616 & echo $! > {pid}; {ending}", seconds=seconds)
+        assert time.monotonic() - began < 10
+        child = int(pid.read_text() or 0) if pid.exists() else 0  # it may have been too slow to begin
+        wait_until(partial(_gone, child), "the child's end")
+        pid.unlink(missing_ok=True)
+
+
+def _gone(pid: int) -> bool:
+    return not pid or not is_alive(pid)
