@@ -129,7 +129,7 @@ def test_objects_for_operators_are_taken_by_their_kinds(kinds_of_others: Cluster
 
 @pytest.mark.parametrize("name", [name for path in sorted(DEPLOY.glob("*.yaml")) if (name := path.name) != PATCH])
 def test_plain_files_are_taken(kinds: Cluster, name: str) -> None:
-    found = objects((DEPLOY / name).read_text().replace("NODE", "gpu-1"))
+    found = objects((DEPLOY / name).read_text().replace("GPU-NODE", "gpu-1"))
     if name == "kustomization.yaml":
         assert all((DEPLOY / path).exists() for path in found[0]["resources"])
         return
