@@ -44,6 +44,7 @@ class DeviceMemory:
     over: bool = False
     lowered: bool = False  # the limit was taken below what was held, and that has not been given back yet
     beyond_rounds: int = 0
+    unlisted_readings: int = 0  # in a row at which the driver did not list a process that accounts memory
     correction: Correction | None = None  # None before it was read from the file
     corrected_at: float = float("-inf")  # when the correction was written last
     lent: float = 0.0  # share on top of the limit, as of the last step

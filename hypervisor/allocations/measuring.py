@@ -31,6 +31,8 @@ from hypervisor.model.quantity import format_bytes
 _NS = 1_000_000_000
 # Memory beyond the limit that contexts and modules can explain, for each process.
 _EXPLAINED_BYTES = 512 * 2**20
+# A process that has just begun to hold memory comes into the driver's list with the next reading.
+_UNLISTED_READINGS = 2
 
 
 Observed = Mapping[str, DeviceObservation]  # by UUID
@@ -61,7 +63,9 @@ def measure(
     if inventory.sequence != held.read_sequence:
         held.read_sequence = inventory.sequence
         for place, view in enumerate(views):
+            memory = held.devices[place]
             follow_overhead(held, place, view, contexts)
+            memory.unlisted_readings = memory.unlisted_readings + 1 if _is_unlisted(held, place, view) else 0
             _follow_busy(held, place, view)
             _correct_by_round(held, place, view, totals[place], tell)
     devices = tuple(
@@ -213,12 +217,19 @@ def _enforcement(held: Held, views: tuple[DriverView, ...]) -> Enforcement:
         return Enforcement.NONE
     attributed = all(process.host_pid is not None for process in held.processes) and all(
         view.processes is not None
+        and memory.unlisted_readings < _UNLISTED_READINGS
         and all(
             process.memory_bytes is not None and process.busy_ratio is not None for process in view.processes.values()
         )
-        for view in views
+        for view, memory in zip(views, held.devices, strict=True)
     )
     return Enforcement.VERIFIED if attributed else Enforcement.UNVERIFIED
+
+
+def _is_unlisted(held: Held, place: int, view: DriverView) -> bool:
+    """Does a process hold memory on the device by its account, and the driver lists it not?"""
+    listed = view.processes or {}
+    return any(account.held > 0 and pid not in listed for pid, account in accounts(held, place).items())
 
 
 def _beyond(held: Held, views: tuple[DriverView, ...]) -> bool:

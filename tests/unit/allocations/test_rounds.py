@@ -255,6 +255,13 @@ def test_without_the_drivers_word_enforcement_is_unverified(node: Node, sleeper:
     assert usage.devices[0].busy_ratio.absent_reason
 
 
+def test_processes_that_the_driver_does_not_list_are_not_verified(node: Node, sleeper: subprocess.Popen[str]) -> None:
+    workload = Workload(node, node.start(), sleeper, held=GIB)
+    assert workload.step().enforcement is Enforcement.VERIFIED, "it may have begun since the last reading"
+    assert workload.step().enforcement is Enforcement.UNVERIFIED
+    assert workload.step(workload.on_gpu(GIB, 0.5)).enforcement is Enforcement.VERIFIED
+
+
 def test_refused_memory_is_told_with_its_numbers_once(node: Node, sleeper: subprocess.Popen[str]) -> None:
     workload = Workload(node, node.start(), sleeper, held=GIB)
     workload.step()
