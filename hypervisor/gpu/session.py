@@ -32,6 +32,8 @@ DRIVER_SECONDS = 5.0
 # A reading takes milliseconds. After this the other GPUs are given to another reader, while this one waits on. Time in
 # which the reader had no CPU does not count: another one would have none either.
 SLOW_SECONDS = 0.4
+# More for each MIG device of a card: they are read with it, by as many calls more.
+SLOW_INSTANCE_SECONDS = 0.1
 # Opening a card and asking for its state are many calls, and rare.
 SLOW_STATE_SECONDS = 0.6
 # Where no other reader can be made ready, what has hung is asked again so long after its time.
@@ -269,7 +271,8 @@ class Session:
     async def _read(self, cards: Sequence[CardState]) -> None:
         fleet, counters = self._known.fleet, self._known.counters
         for card in cards:
-            reply = await self._ask(wire.Read(card.slot), wire.ReadDone, slow=SLOW_SECONDS)
+            slow = SLOW_SECONDS + SLOW_INSTANCE_SECONDS * len(card.instances)
+            reply = await self._ask(wire.Read(card.slot), wire.ReadDone, slow=slow)
             now = time.monotonic()
             bounds = {uuid: self._known.observer.memory_bounds(fleet.records[uuid]) for uuid in fleet.devices_of(card)}
             fleet.on_read(
