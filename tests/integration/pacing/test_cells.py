@@ -24,6 +24,7 @@ ALONE = {
     "two processes": Load(percent=50, kernels=(1000,), processes=2),
     "eight processes": Load(percent=25, kernels=(100,), processes=8),
     "four streams": Load(percent=25, kernels=(1000,), streams=4, grid=10000),
+    "half a second": Load(percent=25, kernels=(500_000,)),
     "wide apart": Load(percent=25, kernels=(100,), later=(1000,), change_ms=5000),
 }
 
@@ -102,6 +103,13 @@ def test_without_the_daemon_it_holds_as_before(tmp_path: Path) -> None:
 def test_four_devices_that_wait_for_each_other(tmp_path: Path) -> None:
     result = run(Cell(pods=(Load(percent=50, kernels=(1000,), devices=4),)), tmp_path)
     assert abs(result.error()) <= 2.0
+
+
+def test_ranks_in_processes_of_their_own(tmp_path: Path) -> None:
+    """Four processes, each with a device, that meet after each launch: nobody waits for one that is held back longer."""
+    result = run(Cell(pods=(Load(percent=50, kernels=(1000,), devices=4, ranks=True),)), tmp_path)
+    assert abs(result.error()) <= 1.0
+    assert result.longest_stall_ms <= result.stall_bound_ms
 
 
 def test_streams_beside_each_other_are_corrected(tmp_path: Path) -> None:
