@@ -108,15 +108,19 @@ static void wait_virtual(struct sim_machine *machine, uint64_t until, const uint
 {
     if (sim_now(machine) >= until || moved(word, seen))
         return;
-    struct sim_waiter *waiter = claim_waiter(machine, (int32_t)syscall(SYS_gettid), until, word, seen);
+    int32_t mine = (int32_t)syscall(SYS_gettid);
+    struct sim_waiter *waiter = claim_waiter(machine, mine, until, word, seen);
     for (;;) {
         uint32_t clock = __atomic_load_n(&machine->clock_wake, __ATOMIC_ACQUIRE);
         if (sim_now(machine) >= until || moved(word, seen))
             break;
+        /* The stepper may have meant the wait before, which ended by itself and was in the same slot; then the clock's
+         * word moves after it, and we are here again. */
+        if (__atomic_load_n(&waiter->thread, __ATOMIC_ACQUIRE) != mine)
+            waiter = claim_waiter(machine, mine, until, word, seen);
         sim_futex_wait(&machine->clock_wake, clock, UINT64_MAX);
     }
     /* The stepper frees the slots of those it wakes, so that they do not count as waiting while they wake up. */
-    int32_t mine = (int32_t)syscall(SYS_gettid);
     __atomic_compare_exchange_n(&waiter->thread, &mine, 0, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 }
 
