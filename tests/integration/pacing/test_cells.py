@@ -106,7 +106,7 @@ def test_four_devices_that_wait_for_each_other(tmp_path: Path) -> None:
 
 
 def test_ranks_in_processes_of_their_own(tmp_path: Path) -> None:
-    """Four processes, each with a device, that meet after each launch: nobody waits for one that is held back longer."""
+    """Four processes, each with a device, that meet after each launch: none is held back longer."""
     result = run(Cell(pods=(Load(percent=50, kernels=(1000,), devices=4, ranks=True),)), tmp_path)
     assert abs(result.error()) <= 1.0
     assert result.longest_stall_ms <= result.stall_bound_ms
