@@ -36,6 +36,9 @@ from tests.unit.allocations.builders import (
 from tests.unit.limits.tenant import DEVICES, SLOTS, Tenant, own_namespace
 
 CHARGED = DEVICES + 192
+BRIEF, LAID, CROWD = (DEVICES + offset for offset in (200, 208, 216))
+COVERAGE = 720896
+TICK_NS, TICKS_A_WORD, WORDS = 1_000_000, 48, 512
 LAUNCHES = SLOTS + 64 + 24
 NS = 1_000_000_000
 
@@ -67,6 +70,18 @@ class Pod:
     def charge(self, seconds: float) -> None:
         self.tenant.put(CHARGED, self.tenant.get(CHARGED) + round(seconds * NS))
         self.tenant.put(LAUNCHES, self.tenant.get(LAUNCHES) + 1000)
+
+    def lay(self, seconds: float, until: float) -> None:
+        """A long launch of one process was under way for so long, until this moment."""
+        ticks = range(round((until - seconds) * NS) // TICK_NS, round(until * NS) // TICK_NS)
+        for tick in ticks:
+            place = COVERAGE + tick // TICKS_A_WORD % WORDS * 8
+            turn = tick // TICKS_A_WORD // WORDS
+            word = self.tenant.get(place)
+            bits = word % 2**TICKS_A_WORD if word >> TICKS_A_WORD == turn else 0
+            self.tenant.put(place, turn << TICKS_A_WORD | bits | 1 << tick % TICKS_A_WORD)
+        for counter, amount in ((BRIEF, 1), (LAID, len(ticks) * TICK_NS), (CROWD, len(ticks) * TICK_NS)):
+            self.tenant.put(counter, self.tenant.get(counter) + amount)
 
     @property
     def control(self) -> DeviceControl:
@@ -185,6 +200,27 @@ def test_each_window_counts_where_there_are_windows(node: Node, clock: Clock) ->
     assert len(allocations.sampled) == 1
     windows(allocations, clock, pod, busy=0.5, charged=0.25, count=6)
     assert pod.control.correction_ppm == pytest.approx(2_000_000, rel=0.02)
+
+
+def test_others_turns_are_told_and_kept_over_a_restart(node: Node, clock: Clock) -> None:
+    """One process has long launches under way all the time, and half of it the device is another's."""
+    allocations = node.start()
+    pod = attached(allocations)
+
+    def go_on(with_these: Allocations, count: int) -> None:
+        for _ in range(count):
+            pod.lay(1 / 6, clock.now + 1 / 6)
+            windows(with_these, clock, pod, busy=0.5, charged=0.5, count=1)
+
+    go_on(allocations, 8)
+    assert pod.control.others_ppm == pytest.approx(1_000_000, rel=0.05)
+    assert pod.control.correction_ppm == pytest.approx(1_000_000, rel=0.02)
+    assert pod.control.correction_at_ns > 0
+    allocations.close()
+    told = pod.control.others_ppm
+    again = node.start()
+    go_on(again, 1)
+    assert pod.control.others_ppm == told
 
 
 def attached(allocations: Allocations, share: float = 50) -> Pod:
