@@ -48,12 +48,10 @@ def facts_of_cluster(root: Root, server: str | None) -> tuple[ClusterFacts | Non
 def _stored(root: Root, name: str, kind: type[Facts]) -> Facts | None:
     import msgspec
 
-    text = root.text(name)
-    if text is None:
-        return None
     try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.ValidationError as error:
+        data = root.document(name)
+        return None if data is None else msgspec.json.decode(data, type=kind)
+    except (UnreadableError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CommandError(f"{name} of this root can't be used: {error}") from error
 
 

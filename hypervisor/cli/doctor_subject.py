@@ -53,10 +53,15 @@ def cluster_subject(root: Path, *, server: str | None, kubernetes: Path | None) 
 
 
 def objects_from(root: Root, directory: Path | None) -> Objects:
-    """Kubernetes objects of a directory, or those that a bundle brings."""
+    """Kubernetes objects of a directory, or those that a bundle brings. Raises CommandError."""
     from hypervisor.doctor.kubernetes import Objects
+    from hypervisor.doctor.root import UnreadableError
 
-    return Objects.read(root) if directory is None else Objects.read_directory(directory)
+    try:
+        return Objects.read(root) if directory is None else Objects.read_directory(directory)
+    except UnreadableError as error:
+        where = "--root" if directory is None else f"--kubernetes {directory}"
+        raise CommandError(f"{where}: {error}", status=EXIT_USAGE) from error
 
 
 def requirement(root: Root, *, cuda: str | None, image: Path | None, pod: str | None) -> CudaRequirement | None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,7 +23,7 @@ from hypervisor.doctor.facts import NodeFacts
 from hypervisor.doctor.kubernetes import DIRECTORY
 from hypervisor.doctor.redaction import redact, redact_text
 from hypervisor.doctor.report import as_text
-from hypervisor.doctor.root import INDEX, METADATA, Recording, Root
+from hypervisor.doctor.root import INDEX, METADATA, Recording, Root, encodable
 from hypervisor.doctor.subject import NodeSubject
 
 FACTS = f"{METADATA}/facts.json"
@@ -47,13 +48,13 @@ def record(base: Path, subject: NodeSubject, *, pods: Iterable[tuple[str, str]] 
     diagnoses += [diagnose_pod(recorded, namespace, name) for namespace, name in every]
     if subject.objects.kinds:
         diagnoses.append(diagnose_cluster(ClusterSubject(root=root, objects=subject.objects)))
-    texts = {name: redact(name, text) for name, text in recording.texts.items()}
+    texts = {encodable(name): redact(name, text) for name, text in recording.texts.items()}
     for kind, items in subject.objects.kinds.items():
         name = f"{DIRECTORY}/{kind}.json"
         texts[name] = redact(name, msgspec.json.encode({"items": items}).decode())
     if subject.facts is not None:
         texts[FACTS] = redact_text(msgspec.json.encode(subject.facts).decode())
-    texts[INDEX] = msgspec.json.encode(recording.index).decode()
+    texts[INDEX] = msgspec.json.encode(_encodable(msgspec.to_builtins(recording.index))).decode()
     reports = tuple(redact_text(as_text(diagnosis)) for diagnosis in diagnoses)
     texts[REPORT] = "\n\n".join(reports) + "\n"
     return Contents(texts, reports)
@@ -74,6 +75,15 @@ def write(contents: Contents, path: Path, *, now: float | None = None) -> None:
     except BaseException:
         written.unlink(missing_ok=True)
         raise
+
+
+def _encodable(value: Any) -> Any:
+    """What is built in, with all names such that JSON can hold them."""
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {encodable(name): _encodable(each) for name, each in value.items()}
+    return [_encodable(each) for each in value] if isinstance(value, list) else value
 
 
 def _pods_of(facts: NodeFacts | None) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-from hypervisor.doctor.root import UnreadableError
+from hypervisor.doctor.root import UnreadableError, encodable
 from hypervisor.model import CheckResult, Diagnosis, SkipReason, Verdict
 
 Subject = TypeVar("Subject")
@@ -119,9 +119,9 @@ def examine(checks: Sequence[Check[Subject]], subject: Subject, *, name: str) ->
                 stage=each.stage.value,
                 verdict=outcome.verdict,
                 looked_at=each.looks_at,
-                evidence=outcome.evidence,
-                cause=outcome.cause,
-                remedy=outcome.remedy,
+                evidence=tuple(map(encodable, outcome.evidence)),
+                cause=encodable(outcome.cause),
+                remedy=encodable(outcome.remedy),
                 skip_reason=outcome.skip_reason,
             )
         )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hypervisor.doctor.root import METADATA, Root
+from hypervisor.doctor.root import METADATA, Root, UnreadableError
 
 DIRECTORY = f"{METADATA}/kubernetes"
 Object = Mapping[str, Any]
@@ -42,29 +42,31 @@ class Objects:
 
     @classmethod
     def read(cls, root: Root) -> Objects:
-        """Those that a bundle brings along."""
-        return cls._of(lambda name: root.text(f"{DIRECTORY}/{name}.json"))
+        """Those that a bundle brings along. Raises UnreadableError."""
+        return cls._of(root, DIRECTORY)
 
     @classmethod
     def read_directory(cls, directory: Path) -> Objects:
-        """Those of a directory with KIND.json files."""
-        below = Root(directory)
-        return cls._of(lambda name: below.text(f"/{name}.json"))
+        """Those of a directory with KIND.json files. Raises UnreadableError."""
+        return cls._of(Root(directory), "")
 
     @classmethod
-    def _of(cls, text_of: Callable[[str], str | None]) -> Objects:
-        """A file that is no list of objects counts as absent."""
+    def _of(cls, root: Root, directory: str) -> Objects:
+        """A file that is no list of objects is told: without it the checks would answer for an empty cluster."""
         found: dict[str, Sequence[Object]] = {}
-        for name in KINDS:
-            text = text_of(name)
-            if text is None:
+        for kind in KINDS:
+            name = f"{directory}/{kind}.json"
+            data = root.document(name)
+            if data is None:
                 continue
             try:
-                items = msgspec.json.decode(text).get("items")
-            except (msgspec.DecodeError, AttributeError):
-                continue
-            if isinstance(items, list):
-                found[name] = [item for item in items if isinstance(item, dict)]
+                told = msgspec.json.decode(data)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise UnreadableError(name, f"it is not JSON: {error}") from error
+            items = told.get("items", [told] if "metadata" in told else None) if isinstance(told, dict) else None
+            if not isinstance(items, list):
+                raise UnreadableError(name, f"it is no list as 'kubectl get {KINDS[kind]} -o json' writes it")
+            found[kind] = [item for item in items if isinstance(item, dict)]
         return cls(found)
 
     def known(self, kind: str) -> bool:

@@ -21,6 +21,8 @@ METADATA = "/hypervisor-doctor"
 INDEX = f"{METADATA}/index.json"
 KERNEL_LOG = f"{METADATA}/kernel.log"
 MOST_TEXT_BYTES = 1 << 20
+# Lists of a large cluster's objects have tens of MiB, and are of use only as a whole.
+MOST_DOCUMENT_BYTES = 256 << 20
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESRCH, errno.ENODEV, errno.ENXIO}
 
 
@@ -79,11 +81,11 @@ class Root:
         self._index = index if index is not None else self._read_index()
 
     def _read_index(self) -> Index:
-        text = None if self.live else self._text(INDEX)
-        if text is None:
+        data = None if self.live else self.document(INDEX)
+        if data is None:
             return Index()
         try:
-            return msgspec.json.decode(text, type=Index)
+            return msgspec.json.decode(data, type=Index)
         except msgspec.DecodeError as error:
             raise UnreadableError(INDEX, f"not an index of a bundle: {error}") from error
 
@@ -103,6 +105,14 @@ class Root:
         if self._recording is not None and found is not None:
             self._recording.texts[full] = found
         return found
+
+    def document(self, name: str) -> bytes | None:
+        """A plain file as a whole, which is not recorded; None where there is none. Raises UnreadableError, also for
+        one that is too large: half of it would say something else."""
+        found = self._stat(name)
+        if found is not None and found.size > MOST_DOCUMENT_BYTES:
+            raise UnreadableError(name, f"it has more than {MOST_DOCUMENT_BYTES >> 20} MiB")
+        return self._data(name, MOST_DOCUMENT_BYTES)
 
     def head(self, name: str, count: int) -> bytes:
         """The first bytes of a plain file; empty where there is none. Raises UnreadableError.
@@ -195,6 +205,11 @@ class Root:
         return open_beneath(start, name, follow_last=follow_last)
 
     def _text(self, name: str) -> str | None:
+        data = self._data(name, MOST_TEXT_BYTES)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    def _data(self, name: str, most: int) -> bytes | None:
+        """The last `most` bytes of a plain file."""
         told = self._index.unreadable.get(self._prefix + name)
         if told is not None:
             raise UnreadableError(name, told)
@@ -205,15 +220,14 @@ class Root:
                     return None
                 with Path(f"/proc/self/fd/{place}").open("rb", buffering=0) as file:
                     size = os.fstat(file.fileno()).st_size
-                    if size > MOST_TEXT_BYTES:
-                        file.seek(size - MOST_TEXT_BYTES)
-                    data = _read_all(file.fileno())
+                    if size > most:
+                        file.seek(size - most)
+                    return _read_all(file.fileno(), most)
             finally:
                 os.close(place)
         except OSError as error:
             _require_missing(name, error)
             return None
-        return data.decode("utf-8", "replace")
 
     def _head(self, name: str, count: int) -> bytes:
         try:
@@ -281,6 +295,11 @@ class Root:
             return None
 
 
+def encodable(text: str) -> str:
+    """Names of files may be any bytes, which Python keeps as marks that UTF-8 does not have: with "?" for these."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _is_running_machine(base: Path) -> bool:
     """Is this the root of the machine that we run on, as it is or as it is mounted into our container?
 
@@ -312,9 +331,9 @@ def _kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "file")
 
 
-def _read_all(descriptor: int) -> bytes:
+def _read_all(descriptor: int, most: int) -> bytes:
     """Up to the bound; files of /proc tell no size."""
-    parts, left = [], MOST_TEXT_BYTES
+    parts, left = [], most
     while left > 0:
         part = os.read(descriptor, min(left, 1 << 16))
         if not part:

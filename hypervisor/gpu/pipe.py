@@ -29,6 +29,10 @@ class ReaderGoneError(Exception):
     """The process ended, or said something that is no reply."""
 
 
+class ReaderWasGoneError(ReaderGoneError):
+    """The process had ended before it was asked: what was to be asked has no part in that."""
+
+
 class ReaderHungError(Exception):
     """No reply came in time."""
 
@@ -85,12 +89,16 @@ class ReaderProcess:
     async def ask(self, request: wire.Request, *, timeout: float) -> wire.Reply:
         """The reply to a request.
 
-        Raises ReaderHungError after `timeout` seconds and ReaderGoneError when the process is gone. After either, and
-        after a cancellation, the process has to be ended, or its reply taken with `reply` where it owes one.
+        Raises ReaderHungError after `timeout` seconds and ReaderGoneError when the process is gone, ReaderWasGoneError
+        when it was before the request could be sent. After any of them, and after a cancellation, the process has to be
+        ended, or its reply taken with `reply` where it owes one.
         """
         try:
+            self._send(wire.frame(request))
+        except (OSError, trio.ClosedResourceError) as error:
+            raise ReaderWasGoneError("it ended while nothing was asked of it") from error
+        try:
             with trio.move_on_after(timeout):
-                self._send(wire.frame(request))
                 self.owes = True
                 return await self._receive()
         except (OSError, trio.ClosedResourceError) as error:

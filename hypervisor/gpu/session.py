@@ -17,7 +17,7 @@ from hypervisor.gpu.failures import UnusableError
 from hypervisor.gpu.fleet import SURVEY_SECONDS, CardState, Fleet
 from hypervisor.gpu.health.monitor import HealthMonitor
 from hypervisor.gpu.observe import Observer
-from hypervisor.gpu.pipe import ReaderGoneError, ReaderHungError, ReaderProcess
+from hypervisor.gpu.pipe import ReaderGoneError, ReaderHungError, ReaderProcess, ReaderWasGoneError
 from hypervisor.gpu.slots import EVENTS_SLOT, slot_of
 from hypervisor.gpu.spare import Prepared
 from hypervisor.gpu.statistics import Counters
@@ -327,6 +327,8 @@ class Session:
                 reply = await self._process.ask(request, timeout=patience)
             else:
                 reply = await self._ask_beside_others(request, slot, min(slow, patience / 2), patience)
+        except ReaderWasGoneError:
+            raise  # no card is to blame for it, nor to be left out
         except (ReaderHungError, ReaderGoneError):
             if slot is not None:
                 self._known.fleet.on_strike(slot, now=time.monotonic())

@@ -43,6 +43,21 @@ def test_kill_9_of_the_child(h100: Simulated) -> None:
     trio.run(main)
 
 
+def test_a_child_that_dies_while_nothing_is_asked_of_it_is_no_cards_fault(h100: Simulated) -> None:
+    async def main() -> None:
+        async with reading(h100, quick(reading_interval_seconds=0.3)) as reader:
+            await good_round(reader)
+            first, rounds = reader.statistics().child_pid, reader.statistics().rounds
+            assert first is not None
+            os.kill(first, signal.SIGKILL)  # a round was told just now, so it is idle
+            after = await until(reader, lambda now: reader.statistics().rounds > rounds)
+            assert reader.statistics().child_pid != first
+            assert [each.vram_bytes.stale for each in after.devices] == [False] * 8
+            assert [each.conditions for each in after.devices] == [()] * 8
+
+    trio.run(main)
+
+
 def test_a_stopped_child_is_replaced(h100: Simulated) -> None:
     async def main() -> None:
         async with reading(h100, quick(reading_timeout_seconds=3)) as reader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import tarfile
 import time
@@ -15,11 +16,13 @@ import yaml
 
 from hypervisor.doctor import yaml_text
 from hypervisor.doctor.bundle import FACTS, record, write
+from hypervisor.doctor.check import Outcome, Stage, check, examine, failed
 from hypervisor.doctor.diagnose import diagnose_node, diagnose_pod
 from hypervisor.doctor.facts import NodeFacts
 from hypervisor.doctor.kubernetes import DIRECTORY, Objects
 from hypervisor.doctor.redaction import redact
-from hypervisor.doctor.root import INDEX, Recording, Root, UnreadableError
+from hypervisor.doctor.report import as_json, as_text
+from hypervisor.doctor.root import INDEX, MOST_DOCUMENT_BYTES, Recording, Root, UnreadableError
 from hypervisor.doctor.subject import NodeSubject
 from hypervisor.model import Diagnosis
 from tests.unit.doctor import driver_cases, kubelet_cases
@@ -45,12 +48,16 @@ def _plant(machine: Machine) -> None:
     pod["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = "hunter2"
 
 
-def _unpacked(archive: Path, directory: Path) -> NodeSubject:
+def _unpacked_files(archive: Path, directory: Path) -> Path:
     with tarfile.open(archive) as file:
         # Debian's Python 3.11.2 has the filters as no argument yet.
         file.extraction_filter = getattr(tarfile, "data_filter", None)
         file.extractall(directory)
-    root = Root(directory)
+    return directory
+
+
+def _unpacked(archive: Path, directory: Path) -> NodeSubject:
+    root = Root(_unpacked_files(archive, directory))
     return NodeSubject(
         root=root,
         facts=msgspec.json.decode(root.text(FACTS) or "", type=NodeFacts),
@@ -239,3 +246,70 @@ def test_yaml_without_end_is_refused_at_once(text: str) -> None:
     with pytest.raises(yaml.YAMLError):
         yaml_text.parse(text)
     assert time.process_time() - begun < 2
+
+
+def _lists(directory: Path, **kinds: object) -> Path:
+    directory.mkdir()
+    for kind, told in kinds.items():
+        (directory / f"{kind}.json").write_text(json.dumps(told))
+    return directory
+
+
+def test_lists_of_a_large_cluster_are_read_whole(tmp_path: Path) -> None:
+    pods = [{"metadata": {"name": f"p{number}", "namespace": "ml", "note": "y" * 4000}} for number in range(600)]
+    directory = _lists(tmp_path / "lists", pods={"items": pods}, nodes={"items": []})
+    assert len(Objects.read_directory(directory).all("pods")) == 600
+
+    # A bundle that brings them, and an index of the same size, is a machine of its own.
+    subject = NodeSubject(root=Root(tmp_path), facts=None, objects=Objects.read_directory(directory))
+    machine = healthy(tmp_path / "machine")
+    for number in range(6000):
+        (machine.directory / "proc" / f"{'x' * 200}{number}").touch()
+    write(record(machine.directory, subject), tmp_path / "bundle.tar.gz")
+    there = _unpacked_files(tmp_path / "bundle.tar.gz", tmp_path / "there")
+    assert (there / INDEX.lstrip("/")).stat().st_size > 1 << 20
+    assert len(Objects.read(Root(there)).all("pods")) == 600
+
+
+def test_one_object_is_a_list_of_one(tmp_path: Path) -> None:
+    directory = _lists(tmp_path / "lists", pods={"kind": "Pod", "metadata": {"name": "p", "namespace": "ml"}})
+    assert [each["metadata"]["name"] for each in Objects.read_directory(directory).all("pods")] == ["p"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"items": [{"metadata"', b"[]", b'{"items": 7}', b"{}", b"\xff\xfe", b"[" * 9999]
+)
+def test_a_list_that_is_none_is_told_and_not_taken_for_an_empty_cluster(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "pods.json").write_bytes(content)
+    with pytest.raises(UnreadableError, match=r"pods\.json"):
+        Objects.read_directory(tmp_path)
+
+
+def test_a_document_without_end_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "pods.json").open("wb") as file:
+        file.truncate(1 << 30)
+    assert MOST_DOCUMENT_BYTES < 1 << 30
+    with pytest.raises(UnreadableError, match="MiB"):
+        Objects.read_directory(tmp_path)
+
+
+def test_names_of_any_bytes_stop_no_bundle_and_no_report(tmp_path: Path) -> None:
+    machine = healthy(tmp_path / "machine")
+    for name in (b"proc/\xff\xfe", b"dev/nvidia\xff", b"etc/modprobe.d/\xff.conf"):
+        place = Path(os.fsdecode(os.fsencode(machine.directory) + b"/" + name))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("options nvidia NVreg_EnableGpuFirmware=0\n")
+    Path(os.fsdecode(os.fsencode(machine.directory) + b"/dev/nvidia\xfe")).symlink_to(os.fsdecode(b"nvidia\xff"))
+    write(record(machine.directory, machine.subject()), tmp_path / "bundle.tar.gz")
+    there = Root(_unpacked_files(tmp_path / "bundle.tar.gz", tmp_path / "there"))
+    assert any("?" in name for name in there.names("/proc"))
+
+    @check("x.y", stage=Stage.DRIVER, looks_at="names", source="none")
+    def look(subject: NodeSubject) -> Outcome:
+        """Whether names can be told."""
+        return failed(subject.root.names("/proc"), f"cause {subject.root.names('/proc')[-1]}", "remedy")
+
+    told = examine([look], machine.subject(), name="node")
+    as_json(told).encode()
+    as_text(told).encode()
+    assert told.results[0].cause.startswith("cause ")
