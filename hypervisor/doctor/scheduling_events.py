@@ -19,7 +19,11 @@ SCHEDULING_REASONS = frozenset(
         "CommitFailed",
     }
 )
-_PARTS = re.compile(r"(\d+) ([^,.]+)")
+# Names of resources and keys of taints have dots in them: a sentence ends with a dot and a blank, and a
+# reason where the next one's number follows.
+_SENTENCE = re.compile(r"\.(?:\s|$)")
+_BETWEEN = re.compile(r",\s+(?=\d+ )")
+_REASON = re.compile(r"\d+ (.+)", re.DOTALL)
 
 
 def scheduling_events(events: Iterable[Object]) -> list[EventFacts]:
@@ -46,10 +50,11 @@ def top_reasons(events: Iterable[EventFacts], most: int = 10) -> list[tuple[str,
     counted: Counter[str] = Counter()
     for event in events:
         _, found, reasons = event.message.partition("nodes are available:")
-        parts = _PARTS.findall(reasons.partition(" preemption:")[0]) if found else []
+        told = _BETWEEN.split(_SENTENCE.split(reasons.strip(), maxsplit=1)[0]) if found else []
+        parts = [match[1].strip() for each in told if (match := _REASON.fullmatch(each.strip()))]
         if event.reason == "FailedScheduling" and parts:
-            for _, reason in parts:
-                counted[reason.strip()] += event.count
+            for reason in parts:
+                counted[reason] += event.count
         else:
             counted[event.message.strip()[:160] or event.reason] += event.count
     return counted.most_common(most)

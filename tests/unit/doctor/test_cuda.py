@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -162,3 +163,17 @@ def test_what_is_no_image_is_told(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(ImageError, match="is no image"):
         environment_of(path)
+
+
+def test_a_layout_of_somebody_else_keeps_nobody_waiting(tmp_path: Path) -> None:
+    endless = {"manifests": [{"digest": "sha256:a"}]}
+    (tmp_path / "blobs" / "sha256").mkdir(parents=True)
+    (tmp_path / "blobs" / "sha256" / "a").write_text(json.dumps(endless))
+    (tmp_path / "index.json").write_text(json.dumps(endless))
+    with pytest.raises(ImageError):
+        environment_of(tmp_path)
+    for name in ("index.json", "blobs/sha256/a"):
+        (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(ImageError, match="no file"):
+            environment_of(tmp_path)

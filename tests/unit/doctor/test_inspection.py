@@ -11,6 +11,7 @@ from hypervisor.doctor.diagnose import diagnose_node
 from hypervisor.doctor.inspection import InspectionError, Kept, counters_of, inspect, read_last, write_last
 from hypervisor.doctor.report_html import as_html, duration
 from hypervisor.doctor.root import Node
+from hypervisor.doctor.scheduling_events import from_object, top_reasons
 from tests.unit.doctor import driver_cases
 from tests.unit.doctor.machines import GIB, UUIDS, event, healthy
 
@@ -66,6 +67,34 @@ def test_uptime_deviation_and_reasons(tmp_path: Path) -> None:
     assert ("device plugin nvidia-gpu.sock", 7200.0) in found.up
     assert "30.0 GiB by NVML and 0.0 GiB by its parts" in found.deviations[0]
     assert found.reasons == (("GPU not fit", 4),)
+
+
+@pytest.mark.parametrize(
+    ("message", "reasons"),
+    [
+        ("0/5 nodes are available: 5 Insufficient nvidia.com/gpu.", {"Insufficient nvidia.com/gpu"}),
+        (
+            (
+                "0/6 nodes are available: 1 Insufficient tensor-fusion.ai/index_3, 2 node(s) had untolerated taint "
+                "{nvidia.com/gpu: true}, 3 node(s) didn't match Pod's node affinity/selector. preemption: 0/6 nodes "
+                "are available: 6 Preemption is not helpful for scheduling."
+            ),
+            {
+                "Insufficient tensor-fusion.ai/index_3",
+                "node(s) had untolerated taint {nvidia.com/gpu: true}",
+                "node(s) didn't match Pod's node affinity/selector",
+            },
+        ),
+        ("0/1 nodes are available: 1 Insufficient a.b/c, d.", {"Insufficient a.b/c, d"}),
+        (
+            '0/1 nodes are available: persistentvolumeclaim "data" not found.',
+            {'0/1 nodes are available: persistentvolumeclaim "data" not found.'},
+        ),
+    ],
+)
+def test_reasons_keep_the_names_in_them(message: str, reasons: set[str]) -> None:
+    told = top_reasons([from_object(event("FailedScheduling", message, count=3))])
+    assert dict(told) == dict.fromkeys(reasons, 3)
 
 
 def test_at_most_ten_reasons(tmp_path: Path) -> None:
