@@ -48,6 +48,9 @@ MEAN_SECONDS = 1.0
 FADING_LATELY = 0.8
 ALIKE = 0.2  # of the mean busy ratio: readings that scatter by no more say the same
 ENOUGH_TO_HOLD_BACK = 3.0  # readings
+IN_A_ROW_ALIKE = 3  # readings that say the same, each within
+A_TENTH = 0.1  # of itself; and so far
+FAR = 0.25  # of the correction from it
 LEVEL_SECONDS = 0.3  # windows of a sixth of a second hold one launch of 20 ms more or less
 
 
@@ -158,6 +161,7 @@ class Correction:
     lately: _Evidence = _Evidence()  # of the last few readings only
     mean: float = 0.0  # busy ratio over about the last MEAN_SECONDS
     surprises: tuple[_Sight, ...] = ()
+    row: tuple[_Sight, ...] = ()  # the last few readings one by one
 
     @property
     def does_not_hold(self) -> bool:
@@ -204,8 +208,28 @@ class Correction:
             return replace(watched, frozen="nothing to do")
         one = min(max(reading.a_launch_ns / 1e9 / WINDOW_SECONDS, 0.0), 1.0)
         sight = _Sight(x, u, EDGE * one, follows=in_a_row)
-        watched = replace(watched, lately=watched.lately.after(sight, fade=FADING_LATELY))
-        return watched.held_back(share) or watched.weighed(sight)
+        row = (*self.row, sight)[-IN_A_ROW_ALIKE:] if in_a_row else ()
+        watched = replace(watched, lately=watched.lately.after(sight, fade=FADING_LATELY), row=row)
+        return watched.told_by_a_row() or watched.held_back(share) or watched.weighed(sight)
+
+    def told_by_a_row(self) -> Correction | None:
+        """Moved by the last three readings where all say the same, far from what is in force: other work, for which no
+        earlier reading says anything, and fading alone would forget too slowly. None where it is not so."""
+        if len(self.row) < IN_A_ROW_ALIKE:
+            return None
+        x, u = sum(each.x for each in self.row), sum(each.u for each in self.row)
+        if u < BUSY_FLOOR * len(self.row):
+            return None
+        ratio = x / u
+        alike = all(abs(each.x - ratio * each.u) <= max(A_TENTH * each.x, WHOLE_PERCENTS / 2) for each in self.row)
+        evidence = _Evidence()
+        for each in self.row:
+            evidence = evidence.after(each)
+        far = abs(ratio - self.value) - self._off(evidence)
+        if not alike or far <= FAR * self.value or (self.does_not_hold and ratio < self.value):
+            return None
+        moved = _within(min(max(ratio, self.value / MOST_STEP), self.value * MOST_STEP))
+        return replace(self, value=moved, frozen="", evidence=evidence, lately=evidence, surprises=())
 
     def held_back(self, share: float) -> Correction | None:
         """Raised by the last few readings alone, where they say that the limit is not held now, or lowered where the

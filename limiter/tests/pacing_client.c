@@ -5,13 +5,14 @@
  * Times are the simulated machine's own, so it runs on the virtual clock too.
  *
  *   pacing_client --out=FILE [--kernels=US,US,...] [--later=US,US,...] [--change-ms=MS] [--grid=N] [--streams=N]
- *                 [--devices=N] [--form=plain|graph|cooperative|memset|copy] [--wait] [--same]
+ *                 [--devices=N] [--form=plain|graph|cooperative|memset|copy] [--wait] [--same] [--stop-ms=MS]
  *                 [--rank=R --ranks=N --meet=FILE]
  *
  * --kernels are launched in turn; after --change-ms, those of --later. With
  * more than one device every device waits for all others between rounds, as in
  * a collective. --wait: each launch waits for the one before. --same: the
  * kernels stay, and take as long as those of --later from --change-ms on.
+ * --stop-ms: from then on nothing more is launched.
  * --rank: one of several such programs, on the device of its number; after each
  * launch each waits for its work and then for all others.
  */
@@ -77,7 +78,7 @@ struct work {
 struct options {
     const char *out;
     struct work work, later;
-    uint64_t change_ns;
+    uint64_t change_ns, stop_ns;
     unsigned grid, streams, devices;
     enum form form;
     int wait, same;
@@ -216,6 +217,8 @@ static void run(struct options *options, struct sim_machine *machine, struct see
     uint64_t began_all = sim_now(machine);
     for (uint64_t round = 0;; round++) {
         uint64_t began = sim_now(machine);
+        while (began >= options->stop_ns)
+            sim_wait(machine, UINT64_MAX - 1, NULL, 0);
         const struct work *work =
             options->later.count != 0 && !options->same && began >= options->change_ns ? &options->later : &options->work;
         for (unsigned device = 0; device < options->devices; device++) {
@@ -264,11 +267,11 @@ int main(int argc, char **argv)
         {"grid", required_argument, NULL, 'g'},    {"streams", required_argument, NULL, 's'},
         {"devices", required_argument, NULL, 'd'}, {"form", required_argument, NULL, 'f'},
         {"wait", no_argument, NULL, 'w'},          {"same", no_argument, NULL, 'a'},
-        {"rank", required_argument, NULL, 'r'},    {"ranks", required_argument, NULL, 'n'},
-        {"meet", required_argument, NULL, 'm'},
+        {"stop-ms", required_argument, NULL, 'p'}, {"rank", required_argument, NULL, 'r'},
+        {"ranks", required_argument, NULL, 'n'},   {"meet", required_argument, NULL, 'm'},
         {NULL, 0, NULL, 0},
     };
-    struct options options = {.grid = 108, .streams = 1, .devices = 1};
+    struct options options = {.grid = 108, .streams = 1, .devices = 1, .stop_ns = UINT64_MAX};
     int choice;
     while ((choice = getopt_long(argc, argv, "", known, NULL)) != -1) {
         switch (choice) {
@@ -282,6 +285,7 @@ int main(int argc, char **argv)
         case 'f': options.form = form_of(optarg); break;
         case 'w': options.wait = 1; break;
         case 'a': options.same = 1; break;
+        case 'p': options.stop_ns = strtoull(optarg, NULL, 10) * 1000000; break;
         case 'r': options.rank = (unsigned)strtoul(optarg, NULL, 10); break;
         case 'n': options.ranks = (unsigned)strtoul(optarg, NULL, 10); break;
         case 'm': options.meet = open_meet(optarg); break;

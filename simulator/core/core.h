@@ -179,6 +179,7 @@ struct sim_kernel_shape {
 };
 /* Time in ns of a kernel of this name and shape by the machine's rules. */
 uint64_t sim_kernel_cost(const struct sim_machine *machine, const char *name, const struct sim_kernel_shape *shape);
+int sim_kernel_changes(const char *name); /* what it costs now is not what it will cost */
 /* Share of the GPU's SMs it asks for, in millionths. */
 uint32_t sim_kernel_demand(const struct sim_machine *machine, uint32_t gpu, const struct sim_kernel_shape *shape);
 /* Time in ns of a copy of so many bytes on an engine of a GPU. */

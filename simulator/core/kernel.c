@@ -57,6 +57,12 @@ static int named_microseconds(const struct sim_machine *machine, const char *nam
     return 1;
 }
 
+int sim_kernel_changes(const char *name)
+{
+    const char *at = strstr(name, "sim_us");
+    return at && strstr(at, "_then") != NULL;
+}
+
 uint64_t sim_kernel_cost(const struct sim_machine *machine, const char *name, const struct sim_kernel_shape *shape)
 {
     uint64_t ns;

@@ -63,7 +63,7 @@ void sim_launch_item(CUcontext context, const struct launch *launch, struct sim_
         struct sim_kernel_shape none = {0};
         ns = sim_kernel_cost(machine, function->name, &shape);
         uint64_t least = sim_kernel_cost(machine, function->name, &none);
-        if (ns == least) { /* no part of it depends on the grid (a grid has at least one block) */
+        if (ns == least && !sim_kernel_changes(function->name)) { /* no part depends on the grid (of at least one block) */
             __atomic_store_n(&function->cost_ns, ns, __ATOMIC_RELAXED);
             __atomic_store_n(&function->fixed_cost, 1, __ATOMIC_RELEASE); /* the cost is there before it counts */
         }

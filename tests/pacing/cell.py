@@ -28,6 +28,7 @@ class Load:
     later: tuple[int, ...] = ()
     change_ms: int = 0
     same: bool = False
+    stop_ms: int | None = None  # nothing more is launched from then on
     burst_ms: float = 10.0
     work_conserving: bool = False
     charge_copies: bool = False

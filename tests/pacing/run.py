@@ -220,6 +220,10 @@ def _started(
         command += [f"--rank={number}", f"--ranks={load.devices}", f"--meet={out.parent / group}.meet"]
     if load.later:
         command += [f"--later={','.join(map(str, load.later))}", f"--change-ms={load.change_ms}"]
+    if load.stop_ms is not None:
+        command.append(f"--stop-ms={load.stop_ms}")
+    if load.same:
+        command.append("--same")
     if load.wait:
         command.append("--wait")
     with subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True) as process:

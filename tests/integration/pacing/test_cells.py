@@ -74,16 +74,19 @@ def test_beside_a_neighbour_without_a_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", [False, True])
-@pytest.mark.parametrize(("kernel", "later"), [(1000, 10000), (100, 1000), (10000, 1000)])
-def test_kernels_ten_times_as_long_settle_within_a_second(
-    kernel: int, later: int, beside: bool, tmp_path: Path
+@pytest.mark.parametrize(("kernel", "later", "settled"), [(1000, 10000, 4), (100, 1000, 3), (10000, 1000, 1)])
+def test_the_same_function_ten_times_as_long_settles_again(
+    kernel: int, later: int, settled: int, beside: bool, tmp_path: Path
 ) -> None:
-    """The same function takes ten times as long, or a tenth, from half way on: what was learned of it is wrong."""
+    """It takes ten times as long, or a tenth, from half way on: what was learned of it is wrong. What is queued by then
+    can't be called back, and a second is not enough to tell it from others' turns (docs/compute.md)."""
     load = Load(percent=25, kernels=(kernel,), later=(later,), change_ms=5000, same=True)
     result = run(Cell(pods=(load, BESIDE) if beside else (load,), seconds=12), tmp_path)
+    launched, as_before = sum(result.launches), 12 * 0.25 / kernel * 1e6
+    assert (launched < as_before) == (later > kernel)  # it has changed
     points = 2 if beside else 1
     assert result.percent(1, 5) == pytest.approx(25, abs=points)
-    assert result.percent(6, 13) == pytest.approx(25, abs=points)
+    assert result.percent(5 + settled, 13) == pytest.approx(25, abs=points)
 
 
 def test_guaranteed_shares_where_limits_sum_up_to_more_than_the_card(tmp_path: Path) -> None:
@@ -98,6 +101,14 @@ def test_guaranteed_shares_where_limits_sum_up_to_more_than_the_card(tmp_path: P
 def test_without_the_daemon_it_holds_as_before(tmp_path: Path) -> None:
     result = run(Cell(pods=(Load(percent=25, kernels=(1000,)), BESIDE), daemon_seconds=2), tmp_path)
     assert abs(result.error()) <= 2.0
+
+
+def test_neighbours_that_leave_after_the_daemon_leave_no_more_to_take(tmp_path: Path) -> None:
+    """What of a launch is the Pod's own was found out beside one that has gone; nobody is there to see that."""
+    pods = (Load(percent=25, kernels=(20000,)), Load(percent=None, stop_ms=6000))
+    result = run(Cell(pods=pods, daemon_seconds=3, seconds=16), tmp_path)
+    assert result.percent(1, 6) == pytest.approx(25, abs=2)
+    assert result.percent(8, 17) == pytest.approx(25, abs=2)
 
 
 def test_four_devices_that_wait_for_each_other(tmp_path: Path) -> None:
