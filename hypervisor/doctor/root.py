@@ -135,11 +135,10 @@ class Root:
     def names(self, directory: str) -> tuple[str, ...]:
         """What a directory holds, sorted; empty where there is none. Raises UnreadableError."""
         full = self._prefix + directory
-        if full in self._index.listings:
-            return tuple(self._index.listings[full])
-        found = set(self._listing(directory))
+        listed = self._index.listings.get(full)
+        found = set(self._listing(directory) if listed is None else listed)
         below = full.rstrip("/") + "/"
-        for known in (*self._index.nodes, *self._index.links):
+        for known in (*self._index.nodes, *self._index.links) if listed is None else ():
             if known.startswith(below):
                 found.add(known[len(below) :].partition("/")[0])
         if self._recording is not None:

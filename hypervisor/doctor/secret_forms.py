@@ -63,7 +63,8 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"((?<=\s)(?:-u|--user)[ =\0])[^\s:\0]*:[^\s\0]+"), rf"\1{REMOVED}"),
     (re.compile(r"(\bmysql\w*\b[^\n]{0,200}?\s-p)\S+"), rf"\1{REMOVED}"),
     (re.compile(r"(\b(?:sshpass|login)\b[^\n]{0,200}?\s-p[ =\t]{0,4})[^\s\0]+"), rf"\1{REMOVED}"),
-    (re.compile(r"(?i)\b(password|passwd|passphrase)([ \t]+)[^\s:=]\S*"), rf"\1\2{REMOVED}"),
+    (re.compile(r"(?i)\b(password|passwd|passphrase)([ \t]+(?:is[ \t]+)?)[^\s:=]\S*"), rf"\1\2{REMOVED}"),
+    (re.compile(r"(\bwandb[ \t\0]+login[ \t\0]+(?:--relogin[ \t\0]+)?)(?!-)[^\s\0]+"), rf"\1{REMOVED}"),
     (
         re.compile(r"\b(?:10(?:\.\d{1,3}){3}|192\.168(?:\.\d{1,3}){2}|172\.(?:1[6-9]|2\d|3[01])(?:\.\d{1,3}){2})\b"),
         ADDRESS,

@@ -91,8 +91,12 @@ def test_a_bundle_gives_the_same_verdicts(breaks: object, tmp_path: Path) -> Non
     archive = tmp_path / "bundle.tar.gz"
     write(record(machine.directory, subject), archive)
     elsewhere = _unpacked(archive, tmp_path / "elsewhere")
-    assert _verdicts(diagnose_node(elsewhere)) == _verdicts(diagnose_node(subject))
-    assert _verdicts(diagnose_pod(elsewhere, "ml", "train")) == _verdicts(diagnose_pod(subject, "ml", "train"))
+    # A bundle of what a bundle brought is as good as the first.
+    again = tmp_path / "again.tar.gz"
+    write(record(tmp_path / "elsewhere", elsewhere), again)
+    for told in (elsewhere, _unpacked(again, tmp_path / "farther")):
+        assert _verdicts(diagnose_node(told)) == _verdicts(diagnose_node(subject))
+        assert _verdicts(diagnose_pod(told, "ml", "train")) == _verdicts(diagnose_pod(subject, "ml", "train"))
 
 
 def test_no_secret_is_in_it(tmp_path: Path) -> None:

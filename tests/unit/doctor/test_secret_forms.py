@@ -32,6 +32,8 @@ SHAPES: dict[str, tuple[str, str]] = {
     "flag on the next line": (f"tool --api-key \\\n    {SECRET}", SECRET),
     "user and password": (f"curl --user=admin:{SECRET} https://x", SECRET),
     "login": (f"docker login -u me -p {SECRET} registry.example", SECRET),
+    "login by an argument": (f"wandb login --relogin {SECRET}", SECRET),
+    "told in a sentence": (f"the password is {SECRET}, keep it", SECRET),
     "sshpass": (f"sshpass -p {SECRET} ssh h", SECRET),
     "values of a chart": (f"helm upgrade --set auth.password={SECRET},x=1", SECRET),
     # addresses
