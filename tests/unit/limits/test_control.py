@@ -189,3 +189,18 @@ def test_readings_above_the_share_must_come_in_a_row() -> None:
         plant.charged += 0.25
         plant.correction = plant.correction.after(plant.reading(0.9 if second % 8 else 0.2))
         assert not plant.correction.does_not_hold
+
+
+def test_three_windows_that_say_the_same_end_what_came_before() -> None:
+    """Sixteen times as much was done before, of which fading readings alone would tell for seconds."""
+    plant = Plant(share=0.25, factor=1.0)
+    correction, charged, at = Correction(), 0.0, 100.0
+    values: list[float] = []
+    for busy, rate in [*[(1.0, 0.1)] * 8, *[(0.06, 0.06)] * 6]:
+        at += 1 / 6
+        charged += rate / 6
+        plant.at, plant.charged = at, charged
+        correction = correction.after(plant.reading(busy))
+        values.append(correction.value)
+    assert values[7] == MOST
+    assert values[-1] == pytest.approx(1.0, rel=0.02)
