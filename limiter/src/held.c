@@ -1,6 +1,10 @@
 #include "held.h"
 
+#include "driver.h"
+#include "memory.h"
 #include "messages.h"
+
+#define POINTERS_AT_A_TIME 64 /* no lock is held while the driver is asked */
 
 /* Only device memory comes and goes so often that threads would meet. */
 static bool is_striped(enum hv_pointer_kind kind)
@@ -8,12 +12,23 @@ static bool is_striped(enum hv_pointer_kind kind)
     return kind == HV_POINTER_MEMORY;
 }
 
+static bool goes_with_contexts(enum hv_pointer_kind kind)
+{
+    return kind == HV_POINTER_MEMORY || kind == HV_POINTER_ARRAY;
+}
+
 bool hv_held_put(struct hv_process *process, enum hv_pointer_kind kind, uint64_t pointer,
                  const struct hv_pointer_record *record)
 {
     struct hv_pointer_map *map =
         is_striped(kind) ? &process->memory[hv_thread_stripe(process)] : &process->pointers;
-    bool done = hv_pointer_put(map, kind, pointer, hv_record_pack(record));
+    uint64_t replaced;
+    bool done = hv_pointer_replace(map, kind, pointer, hv_record_pack(record), &replaced);
+    /* What stood there went with its context while another thread entered it: the driver has given the place anew. */
+    if (hv_unlikely(replaced != 0) && goes_with_contexts(kind)) {
+        struct hv_pointer_record gone = hv_record_unpack(replaced);
+        hv_memory_release(process, gone.device, false, gone.bytes);
+    }
     if (!done)
         hv_tell(HV_MESSAGE_INTERNAL, "no memory for the map of allocations; %llu bytes stay accounted",
                 (unsigned long long)record->bytes);
@@ -40,10 +55,42 @@ bool hv_held_take(struct hv_process *process, enum hv_pointer_kind kind, uint64_
     return found;
 }
 
-uint64_t hv_held_purge(struct hv_process *process, uint32_t device)
+uint64_t hv_held_purge(struct hv_process *process, uint32_t device, uint32_t generation)
 {
-    uint64_t bytes = hv_pointer_purge(&process->pointers, device);
+    uint64_t bytes = hv_pointer_purge(&process->pointers, device, generation);
     for (uint32_t stripe = 0; stripe < HV_KEPT_STRIPES; stripe++)
-        bytes += hv_pointer_purge(&process->memory[stripe], device);
+        bytes += hv_pointer_purge(&process->memory[stripe], device, generation);
     return bytes;
+}
+
+/* Only what the driver says plainly: another error may have another reason. */
+static bool is_gone(uint64_t pointer)
+{
+    unsigned int type;
+    hv_call_type_cuPointerGetAttribute ask = HV_DRIVER(cuPointerGetAttribute);
+    return ask != NULL && ask(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) == CUDA_ERROR_INVALID_VALUE;
+}
+
+static uint64_t take_gone(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint32_t device)
+{
+    uint64_t pointers[POINTERS_AT_A_TIME], bytes = 0, cursor = 0, value;
+    uint32_t count;
+    while ((count = hv_pointer_list(map, kind, device, &cursor, pointers, POINTERS_AT_A_TIME)) != 0)
+        for (uint32_t i = 0; i < count; i++)
+            if (is_gone(pointers[i]) && hv_pointer_take(map, kind, pointers[i], &value))
+                bytes += hv_record_unpack(value).bytes;
+    return bytes;
+}
+
+uint64_t hv_held_take_gone(struct hv_process *process, uint32_t device)
+{
+    uint64_t bytes = 0;
+    for (uint32_t stripe = 0; stripe < HV_KEPT_STRIPES; stripe++)
+        bytes += take_gone(&process->memory[stripe], HV_POINTER_MEMORY, device);
+    return bytes;
+}
+
+uint64_t hv_held_take_gone_from_host(struct hv_process *process)
+{
+    return take_gone(&process->pointers, HV_POINTER_HOST, 0); /* host memory is accounted with the first device */
 }

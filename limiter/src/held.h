@@ -28,7 +28,14 @@ bool hv_held_put(struct hv_process *process, enum hv_pointer_kind kind, uint64_t
 bool hv_held_take(struct hv_process *process, enum hv_pointer_kind kind, uint64_t pointer,
                   struct hv_pointer_record *record);
 
-/* Take out what went with the last context of a device; the sum of its bytes. */
-uint64_t hv_held_purge(struct hv_process *process, uint32_t device);
+/* Take out what went with the last context of a device, whose generation was before this one; the sum of its bytes. */
+uint64_t hv_held_purge(struct hv_process *process, uint32_t device, uint32_t generation);
+
+/* Take out the memory of a device that the driver does not know any more: it
+ * went with a context, while there are others. The sum of its bytes. */
+uint64_t hv_held_take_gone(struct hv_process *process, uint32_t device);
+
+/* The same of pinned host memory, of whatever device's context. */
+uint64_t hv_held_take_gone_from_host(struct hv_process *process);
 
 #endif

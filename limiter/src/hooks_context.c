@@ -140,10 +140,24 @@ HV_WRAP(cuCtxCreate_v4, (CUcontext * context, void *parameters, unsigned int fla
     MAKE_CONTEXT(HV_REAL(cuCtxCreate_v4)(context, parameters, flags, device));
 }
 
-/* What a program allocated in a context and did not free goes with it. We do
- * not know which memory was whose, so it is given back with the last context
- * of the device; until then the error is on the high side. */
-static void context_is_gone(struct hv_process *process, CUdevice ordinal, bool made)
+/* Before the driver destroys a context: memory that another thread gets from
+ * now on may be of one that comes after it, and must not be taken for gone. */
+static uint32_t next_generation(struct hv_process *process, CUdevice ordinal)
+{
+    uint32_t device = hv_process_device(process, ordinal);
+    return device >= HV_MAX_DEVICES ? 0 : hv_add_acq_rel_32(&process->context_generation[device], 1) + 1;
+}
+
+/* The driver is asked for each pointer. It can't be asked for arrays: those of
+ * a context beside others stay accounted until the last one is gone. */
+static void forget_what_is_gone(struct hv_process *process, uint32_t device)
+{
+    hv_memory_release(process, device, false, hv_held_take_gone(process, device));
+    hv_memory_release(process, 0, true, hv_held_take_gone_from_host(process));
+}
+
+/* What a program allocated in a context and did not free goes with it. */
+static void context_is_gone(struct hv_process *process, CUdevice ordinal, uint32_t generation, bool made)
 {
     uint32_t device = hv_process_device(process, ordinal);
     if (device >= HV_MAX_DEVICES)
@@ -151,11 +165,12 @@ static void context_is_gone(struct hv_process *process, CUdevice ordinal, bool m
     hv_context_released(process, device);
     uint32_t left = made ? hv_sub_acq_rel_32(&process->made_contexts[device], 1) - 1
                          : hv_load_acquire_32(&process->made_contexts[device]);
+    forget_what_is_gone(process, device);
     if (left != 0 || hv_primary_is_active(ordinal))
         return;
     hv_store_relaxed_32(&process->context_noticed[device], 0); /* the next one is to be noticed anew */
     hv_pending_forget(process, device);
-    hv_memory_release(process, device, false, hv_held_purge(process, device));
+    hv_memory_release(process, device, false, hv_held_purge(process, device, generation));
     hv_bindings_of_arrays_ended(process, device);
     hv_pools_refresh(process, device);
 }
@@ -165,6 +180,7 @@ struct destruction {
     struct hv_process *process; /* NULL: nothing known of this context */
     CUcontext context;
     CUdevice ordinal;
+    uint32_t generation;
 };
 
 /* The driver's events of a context go with it, so they are let go before; so
@@ -184,6 +200,7 @@ static void destruction_begin(struct destruction *destruction, CUcontext context
         return;
     destruction->process = process;
     destruction->ordinal = (CUdevice)hv_record_unpack(value).device;
+    destruction->generation = next_generation(process, destruction->ordinal);
 }
 
 static CUresult destruction_end(const struct destruction *destruction, CUresult result)
@@ -192,7 +209,7 @@ static CUresult destruction_end(const struct destruction *destruction, CUresult 
     if (destruction->process == NULL)
         return result;
     if (result == CUDA_SUCCESS)
-        context_is_gone(destruction->process, destruction->ordinal, true);
+        context_is_gone(destruction->process, destruction->ordinal, destruction->generation, true);
     else
         remember_context(destruction->process, destruction->context, destruction->ordinal);
     return result;
@@ -247,7 +264,7 @@ HV_WRAP(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
 
 /* Its memory is gone when it is no longer active; what the program allocated
  * in it and did not free is gone then too. */
-static CUresult primary_released(CUdevice device, CUresult result)
+static CUresult primary_released(CUdevice device, uint32_t generation, CUresult result)
 {
     hv_thread_context_changed();
     if (result != CUDA_SUCCESS || hv_attach_state() != HV_ATTACH_DONE || hv_primary_is_active(device))
@@ -256,40 +273,52 @@ static CUresult primary_released(CUdevice device, CUresult result)
     if (process == NULL)
         return result;
     hv_sampler_forget_device(&process->sampler, hv_process_device(process, device));
-    context_is_gone(process, device, false);
+    context_is_gone(process, device, generation, false);
     return result;
 }
 
 /* What frees in streams wait for is looked at for the last time. */
-static void frees_are_over(void)
+static uint32_t frees_are_over(CUdevice device)
 {
     struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
-    if (process != NULL)
-        hv_pending_wait(process);
+    if (process == NULL)
+        return 0;
+    hv_pending_wait(process);
+    return next_generation(process, device);
+}
+
+/* Another thread may have made the next one already. */
+static CUresult primary_reset(CUdevice device, uint32_t generation, CUresult result)
+{
+    struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
+    uint32_t index = process == NULL ? HV_MAX_DEVICES : hv_process_device(process, device);
+    if (result == CUDA_SUCCESS && index < HV_MAX_DEVICES)
+        forget_what_is_gone(process, index);
+    return primary_released(device, generation, result);
 }
 
 HV_WRAP(cuDevicePrimaryCtxRelease, (CUdevice device))
 {
-    frees_are_over();
-    return primary_released(device, HV_REAL(cuDevicePrimaryCtxRelease)(device));
+    uint32_t generation = frees_are_over(device);
+    return primary_released(device, generation, HV_REAL(cuDevicePrimaryCtxRelease)(device));
 }
 
 HV_WRAP(cuDevicePrimaryCtxRelease_v2, (CUdevice device))
 {
-    frees_are_over();
-    return primary_released(device, HV_REAL(cuDevicePrimaryCtxRelease_v2)(device));
+    uint32_t generation = frees_are_over(device);
+    return primary_released(device, generation, HV_REAL(cuDevicePrimaryCtxRelease_v2)(device));
 }
 
 HV_WRAP(cuDevicePrimaryCtxReset, (CUdevice device))
 {
-    frees_are_over();
-    return primary_released(device, HV_REAL(cuDevicePrimaryCtxReset)(device));
+    uint32_t generation = frees_are_over(device);
+    return primary_reset(device, generation, HV_REAL(cuDevicePrimaryCtxReset)(device));
 }
 
 HV_WRAP(cuDevicePrimaryCtxReset_v2, (CUdevice device))
 {
-    frees_are_over();
-    return primary_released(device, HV_REAL(cuDevicePrimaryCtxReset_v2)(device));
+    uint32_t generation = frees_are_over(device);
+    return primary_reset(device, generation, HV_REAL(cuDevicePrimaryCtxReset_v2)(device));
 }
 
 /* ---- the thread's current context ---- */

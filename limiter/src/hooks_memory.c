@@ -208,12 +208,19 @@ HV_WRAP(cuMemPoolDestroy, (CUmemoryPool pool))
     CUresult refused;
     uint64_t value;
     struct hv_process *process = hv_limited_process(&refused);
-    if (process != NULL) /* not found: not made here */
-        (void)hv_pointer_take(&process->pointers, HV_POINTER_POOL, (uint64_t)(uintptr_t)pool, &value);
-    CUresult result = HV_REAL(cuMemPoolDestroy)(pool);
-    if (process != NULL && result == CUDA_SUCCESS)
-        hv_pool_destroyed(process, pool);
-    return result;
+    if (process == NULL)
+        return HV_REAL(cuMemPoolDestroy)(pool);
+    if (hv_pool_is_ending(process, pool))
+        return CUDA_ERROR_INVALID_VALUE; /* to the program it is gone */
+    if (!hv_pointer_take(&process->pointers, HV_POINTER_POOL, (uint64_t)(uintptr_t)pool, &value)) { /* not made here */
+        CUresult result = HV_REAL(cuMemPoolDestroy)(pool);
+        if (result == CUDA_SUCCESS)
+            hv_pool_destroyed(process, pool);
+        return result;
+    }
+    if (hv_pool_stays(process, pool, (CUdevice)hv_record_unpack(value).device))
+        return CUDA_SUCCESS;
+    return HV_REAL(cuMemPoolDestroy)(pool);
 }
 
 HV_WRAP(cuMemPoolTrimTo, (CUmemoryPool pool, size_t bytes))

@@ -2,6 +2,8 @@
 
 #include "hypervisor_atomics.h"
 
+/* A device without a limit, or with one beyond any card, keeps no more than a large card's. */
+#define LARGEST_LIMIT (UINT64_C(1) << 38)
 #define FRACTION_OF_LIMIT UINT64_C(7000) /* the sum of 1/k up to 512 is below 7 */
 
 uint32_t hv_kept_join(struct hv_kept *kept)
@@ -11,6 +13,7 @@ uint32_t hv_kept_join(struct hv_kept *kept)
 
 uint64_t hv_kept_most(const struct hv_kept *kept, uint64_t limit_bytes)
 {
+    limit_bytes = limit_bytes < LARGEST_LIMIT ? limit_bytes : LARGEST_LIMIT;
     /* Hints, both; they carry no other data. */
     uint64_t processes = hv_load_relaxed_32(&kept->processes);
     uint64_t threads = hv_load_relaxed_32(&kept->threads);

@@ -338,6 +338,8 @@ CUresult hv_reservation_end(struct hv_reservation *reservation, CUresult result,
         return result;
     }
     struct hv_pointer_record record = {.bytes = reservation->bytes, .device = reservation->device, .references = 1};
+    if (kind == HV_POINTER_MEMORY || kind == HV_POINTER_ARRAY) /* read after the driver's call: hooks_context.c */
+        record.references = hv_load_acquire_32(&reservation->process->context_generation[record.device]);
     /* Without room in the map the bytes stay reserved until the process ends. */
     (void)hv_held_put(reservation->process, kind, pointer, &record);
     return result;

@@ -10,6 +10,9 @@
 
 #define MOST_REFERENCES ((UINT32_C(1) << HV_RECORD_REFERENCE_BITS) - 1)
 
+#define CURSOR_SHARD_AT 60
+#define CURSOR_SEEN_MASK ((UINT64_C(1) << CURSOR_SHARD_AT) - 1)
+
 _Static_assert(HV_RECORD_BYTES_BITS + HV_RECORD_DEVICE_BITS + HV_RECORD_REFERENCE_BITS == 64, "a record is one word");
 _Static_assert(HV_POINTER_SHARDS == 8, "three bits of the hash choose one");
 _Static_assert(sizeof(struct hv_pointer_shard) == HV_CACHE_LINE, "a shard is one cache line");
@@ -17,7 +20,7 @@ _Static_assert(sizeof(struct hv_pointer_shard) == HV_CACHE_LINE, "a shard is one
 uint64_t hv_record_pack(const struct hv_pointer_record *record)
 {
     return record->bytes | (uint64_t)record->device << HV_RECORD_BYTES_BITS |
-           (uint64_t)record->references << (HV_RECORD_BYTES_BITS + HV_RECORD_DEVICE_BITS);
+           (uint64_t)(record->references & MOST_REFERENCES) << (HV_RECORD_BYTES_BITS + HV_RECORD_DEVICE_BITS);
 }
 
 struct hv_pointer_record hv_record_unpack(uint64_t value)
@@ -152,7 +155,15 @@ static struct place enter(struct hv_pointer_map *map, enum hv_pointer_kind kind,
 
 bool hv_pointer_put(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t value)
 {
+    uint64_t replaced;
+    return hv_pointer_replace(map, kind, pointer, value, &replaced);
+}
+
+bool hv_pointer_replace(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t value,
+                        uint64_t *replaced)
+{
     struct place place = enter(map, kind, pointer, true);
+    *replaced = place.found ? place.entry->value : 0;
     if (place.entry != NULL) {
         place.shard->count += !place.found;
         *place.entry = (struct hv_pointer_entry){.key = key_of(kind, pointer), .value = value};
@@ -181,13 +192,18 @@ bool hv_pointer_take(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint
     return place.found;
 }
 
-static bool goes_with_its_context(uint64_t key, uint64_t value, uint32_t device)
+/* A generation that is so old that it looks new again stays: too much is counted then, and not too little. */
+static bool goes_with_its_context(uint64_t key, uint64_t value, uint32_t device, uint32_t generation)
 {
     uint64_t kind = (key >> 60) - 1;
-    return (kind == HV_POINTER_MEMORY || kind == HV_POINTER_ARRAY) && hv_record_unpack(value).device == device;
+    if (kind != HV_POINTER_MEMORY && kind != HV_POINTER_ARRAY)
+        return false;
+    struct hv_pointer_record record = hv_record_unpack(value);
+    uint64_t age = (generation - record.references) & MOST_REFERENCES;
+    return record.device == device && age != 0 && age <= MOST_REFERENCES / 2;
 }
 
-uint64_t hv_pointer_purge(struct hv_pointer_map *map, uint32_t device)
+uint64_t hv_pointer_purge(struct hv_pointer_map *map, uint32_t device, uint32_t generation)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < HV_POINTER_SHARDS; i++) {
@@ -196,7 +212,7 @@ uint64_t hv_pointer_purge(struct hv_pointer_map *map, uint32_t device)
         uint64_t index = 0;
         while (shard->entries != NULL && index < UINT64_C(1) << shard->capacity_log2) {
             struct hv_pointer_entry *entry = &shard->entries[index];
-            if (entry->key != 0 && goes_with_its_context(entry->key, entry->value, device)) {
+            if (entry->key != 0 && goes_with_its_context(entry->key, entry->value, device, generation)) {
                 bytes += hv_record_unpack(entry->value).bytes;
                 remove_entry(shard, entry); /* may move another one here: look again */
             } else {
@@ -206,6 +222,30 @@ uint64_t hv_pointer_purge(struct hv_pointer_map *map, uint32_t device)
         unlock(shard);
     }
     return bytes;
+}
+
+/* From the end of each table: closing a gap moves entries towards its start. */
+uint32_t hv_pointer_list(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint32_t device, uint64_t *cursor,
+                         uint64_t *pointers, uint32_t most)
+{
+    uint32_t found = 0;
+    uint64_t shard_at = *cursor >> CURSOR_SHARD_AT;        /* where it goes on */
+    uint64_t seen = *cursor & CURSOR_SEEN_MASK;            /* of its entries, from the end */
+    for (; shard_at < HV_POINTER_SHARDS && found < most; shard_at++, seen = 0) {
+        struct hv_pointer_shard *shard = &map->shards[shard_at];
+        lock(shard);
+        uint64_t entries = shard->entries == NULL ? 0 : UINT64_C(1) << shard->capacity_log2;
+        for (; seen < entries && found < most; seen++) {
+            const struct hv_pointer_entry *entry = &shard->entries[entries - 1 - seen];
+            if (entry->key >> 60 == key_of(kind, 0) >> 60 && hv_record_unpack(entry->value).device == device)
+                pointers[found++] = entry->key ^ key_of(kind, 0);
+        }
+        unlock(shard);
+        if (seen < entries)
+            break;
+    }
+    *cursor = shard_at << CURSOR_SHARD_AT | seen;
+    return found;
 }
 
 bool hv_pointer_refer(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer)

@@ -39,7 +39,8 @@ enum hv_pointer_kind {
 struct hv_pointer_record {
     uint64_t bytes;
     uint32_t device;     /* index in hv_limits.devices, or an ordinal */
-    uint32_t references; /* of physical handles; stays at its largest value once there */
+    uint32_t references; /* of physical handles; stays at its largest value once there. Of memory and arrays: the
+                          * generation of the device's contexts when the record was entered, as far as it fits */
 };
 
 uint64_t hv_record_pack(const struct hv_pointer_record *record);
@@ -67,15 +68,26 @@ struct hv_pointer_map {
 /* Enter or replace; false: no memory for the table. */
 bool hv_pointer_put(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t value);
 
+/* The same; *replaced is what stood there, 0: nothing. */
+bool hv_pointer_replace(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t value,
+                        uint64_t *replaced);
+
 /* Look without taking; false if there is no entry. */
 bool hv_pointer_get(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t *value);
 
 /* Take the entry out; false if there is none. */
 bool hv_pointer_take(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t *value);
 
-/* Take out all device memory and arrays of a device: their driver objects are
- * gone. Returns the sum of their bytes. */
-uint64_t hv_pointer_purge(struct hv_pointer_map *map, uint32_t device);
+/* Take out the device memory and arrays of a device that are of generations
+ * before this one: their driver objects are gone. What other threads entered
+ * since is not. Returns the sum of their bytes. */
+uint64_t hv_pointer_purge(struct hv_pointer_map *map, uint32_t device, uint32_t generation);
+
+/* Some pointers of this kind, whose records are of the device, so many at most, from *cursor on, which
+ * is 0 at first. Returns how many; 0: that was all. One that is taken out meanwhile
+ * does not hide another. */
+uint32_t hv_pointer_list(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint32_t device, uint64_t *cursor,
+                         uint64_t *pointers, uint32_t most);
 
 /* Add to the count of references of a record; false if there is no entry. */
 bool hv_pointer_refer(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer);

@@ -69,6 +69,7 @@ struct hv_pool *hv_pool_of(struct hv_process *process, CUmemoryPool handle, uint
 /* The wrappers of these, for the type of the driver's functions. */
 int hv_cuDeviceGraphMemTrim(CUdevice device);
 int hv_cuMemPoolTrimTo(CUmemoryPool pool, size_t bytes);
+int hv_cuMemPoolDestroy(CUmemoryPool pool);
 
 static void give_up(CUmemoryPool handle)
 {
@@ -116,6 +117,15 @@ void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation)
     unlock(&pool->lock);
 }
 
+static void leave(struct hv_process *process, struct hv_pool *pool)
+{
+    give_back(process, pool, pool->accounted);
+    pool->accounted = 0;
+    pool->granule = 0;
+    pool->ending = false;
+    __atomic_store_n(&pool->handle, NULL, __ATOMIC_RELEASE);
+}
+
 /* Only ever less: growth is entered by who allocates, and until it is, the
  * reservation covers it. */
 static void refresh(struct hv_process *process, struct hv_pool *pool)
@@ -126,7 +136,12 @@ static void refresh(struct hv_process *process, struct hv_pool *pool)
         give_back(process, pool, pool->accounted - held);
         pool->accounted = held;
     }
+    CUmemoryPool ended = pool->ending && pool->accounted == 0 ? pool->handle : NULL;
+    if (ended != NULL) /* before the driver may give its handle to another */
+        leave(process, pool);
     unlock(&pool->lock);
+    if (ended != NULL)
+        (void)HV_REAL(cuMemPoolDestroy)(ended); /* the program was told already */
 }
 
 static void for_each(struct hv_process *process, uint32_t device, bool trim)
@@ -152,15 +167,64 @@ void hv_pools_trim(struct hv_process *process, uint32_t device)
     for_each(process, device, true);
 }
 
+/* As the driver would: a device whose pool is destroyed has its default one
+ * again, and nothing is kept of what is freed. */
+static void set_aside(CUmemoryPool handle, CUdevice ordinal)
+{
+    uint64_t threshold = 0;
+    CUmemoryPool usual = NULL, current = NULL;
+    hv_call_type_cuMemPoolSetAttribute set = HV_DRIVER(cuMemPoolSetAttribute);
+    hv_call_type_cuDeviceGetMemPool ask = HV_DRIVER(cuDeviceGetMemPool);
+    hv_call_type_cuDeviceGetDefaultMemPool ask_usual = HV_DRIVER(cuDeviceGetDefaultMemPool);
+    hv_call_type_cuDeviceSetMemPool choose = HV_DRIVER(cuDeviceSetMemPool);
+    if (set != NULL)
+        (void)set(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold); /* else it goes with the next trim */
+    if (ask != NULL && ask_usual != NULL && choose != NULL && ask(&current, ordinal) == CUDA_SUCCESS &&
+        current == handle && ask_usual(&usual, ordinal) == CUDA_SUCCESS)
+        (void)choose(ordinal, usual); /* an error: then the program goes on with the one it destroyed */
+}
+
+bool hv_pool_stays(struct hv_process *process, CUmemoryPool handle, CUdevice ordinal)
+{
+    uint64_t held;
+    struct hv_pool *pool = find(process, handle);
+    if (pool == NULL)
+        return false;
+    give_up(handle);
+    lock(&pool->lock);
+    bool stays = held_by(handle, &held) && held != 0;
+    if (!stays) {
+        leave(process, pool);
+    } else {
+        if (held < pool->accounted) {
+            give_back(process, pool, pool->accounted - held);
+            pool->accounted = held;
+        }
+        pool->ending = true;
+    }
+    unlock(&pool->lock);
+    if (stays)
+        set_aside(handle, ordinal);
+    return stays;
+}
+
+bool hv_pool_is_ending(struct hv_process *process, CUmemoryPool handle)
+{
+    struct hv_pool *pool = find(process, handle);
+    if (pool == NULL)
+        return false;
+    lock(&pool->lock);
+    bool ending = pool->ending && pool->handle == handle;
+    unlock(&pool->lock);
+    return ending;
+}
+
 void hv_pool_destroyed(struct hv_process *process, CUmemoryPool handle)
 {
     struct hv_pool *pool = find(process, handle);
     if (pool == NULL)
         return;
     lock(&pool->lock);
-    give_back(process, pool, pool->accounted);
-    pool->accounted = 0;
-    pool->granule = 0;
-    __atomic_store_n(&pool->handle, NULL, __ATOMIC_RELEASE);
+    leave(process, pool);
     unlock(&pool->lock);
 }

@@ -8,6 +8,7 @@
 #ifndef HV_POOLS_H
 #define HV_POOLS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "cuda_abi.h"
@@ -26,6 +27,7 @@ struct hv_pool {
     uint32_t device;     /* index in hv_limits.devices, or HV_POOL_ON_HOST */
     uint32_t lock;
     uint64_t granule;    /* the pool is taken to grow by multiples of this; 0: nothing is known yet */
+    bool ending;         /* the program destroyed it while it held memory: the driver is told when it holds none */
     uint64_t claimed;    /* kept bytes that launches under way count on (graph memory) */
 };
 
@@ -57,7 +59,16 @@ void hv_pools_refresh(struct hv_process *process, uint32_t device);
 /* The same, after making them give up what nobody uses: before a refusal. */
 void hv_pools_trim(struct hv_process *process, uint32_t device);
 
-/* The driver destroyed the pool. */
+/* The program destroys a pool that it made. The driver holds what is in use of
+ * it until that is freed, and tells no more of it; so the pool is then kept,
+ * out of the program's way, until it is empty. false: it is forgotten here, and
+ * the driver shall destroy it. */
+bool hv_pool_stays(struct hv_process *process, CUmemoryPool handle, CUdevice ordinal);
+
+/* Did the program destroy this one before? */
+bool hv_pool_is_ending(struct hv_process *process, CUmemoryPool handle);
+
+/* The driver destroyed a pool of which it was not known that the program made it. */
 void hv_pool_destroyed(struct hv_process *process, CUmemoryPool handle);
 
 #endif

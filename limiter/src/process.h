@@ -39,6 +39,7 @@ struct hv_process {
     uint32_t changing_contexts;   /* one thread at a time changes what stands for contexts */
     uint64_t context_reserved_at_ns[HV_MAX_DEVICES];
     uint32_t made_contexts[HV_MAX_DEVICES]; /* by cuCtxCreate, and not destroyed */
+    uint32_t context_generation[HV_MAX_DEVICES]; /* grows before a context is destroyed: what is older may go with it */
     uint32_t context_noticed[HV_MAX_DEVICES]; /* what a first context takes is reserved, or was measured */
     uint32_t unknown_frees; /* of memory that was never accounted */
     uint32_t told_of_tables; /* that a private table of the driver was handed out */

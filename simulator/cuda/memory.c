@@ -25,6 +25,8 @@ void *sim_memory_room(uint64_t bytes)
     return room == MAP_FAILED ? NULL : room;
 }
 
+static int goes_with_context(uint32_t kind) { return kind == MEMORY_DEVICE || kind == MEMORY_MANAGED || kind == MEMORY_HOST; }
+
 CUresult sim_memory_new(CUcontext context, uint32_t gpu, uint32_t device, uint64_t bytes, uint32_t kind, uint64_t charge, struct memory **out)
 {
     if (bytes == 0)
@@ -53,7 +55,13 @@ CUresult sim_memory_new(CUcontext context, uint32_t gpu, uint32_t device, uint64
     sim_lock_driver();
     memory->id = sim_driver.next_id++;
     sim_memory_insert(memory);
+    /* Its context went meanwhile, and what it held with it: this came too late for that. */
+    int late = context && context->kind != HANDLE_CONTEXT && goes_with_context(kind);
+    if (late)
+        sim_memory_delete(memory, 1);
     sim_unlock_driver();
+    if (late)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *out = memory;
     return CUDA_SUCCESS;
 }

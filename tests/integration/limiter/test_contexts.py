@@ -1,0 +1,108 @@
+"""Contexts that end with memory in them, and what other threads or contexts have beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.limiter.conftest import GIB, MIB, Pod, heard
+
+# Threads allocate in the primary context while another one resets it: what they got of the next one is not gone.
+RACE = """
+    start()
+    may_end = threading.Event()
+    def allocate():
+        context = ctypes.c_void_p()
+        while not may_end.is_set():
+            call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+            call("cuCtxSetCurrent", context)
+            alloc(64 * MIB)
+    def reset():
+        while not may_end.is_set():
+            call("cuDevicePrimaryCtxReset_v2", 0)
+    threads = [threading.Thread(target=run) for run in (allocate, allocate, allocate, reset)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    tell("ended")
+    sys.stdin.readline()
+    must("cuDevicePrimaryCtxReset_v2", 0)
+    start()
+    tell([memory()[0], alloc(GIB)[0]])
+"""
+
+
+def test_memory_of_the_next_context_does_not_go_with_the_one_before(pod: Pod) -> None:
+    with pod.running(RACE) as process:
+        assert heard(process) == "ended"
+        memory = pod.gpu()["memory"]
+        contexts = memory["used_bytes"] % (64 * MIB) and memory["context_bytes"]  # none, or the primary one
+        assert memory["used_bytes"] - contexts <= pod.files.show()["total"] <= GIB
+        # one context may begin before the one before it has ended
+        assert memory["peak_bytes"] <= GIB + 2 * memory["context_bytes"]
+        assert process.stdin is not None
+        print(file=process.stdin, flush=True)
+        assert heard(process) == [GIB, 0]  # and nothing stayed accounted that is gone
+
+
+def test_what_a_context_held_goes_with_it_while_there_are_others(pod: Pod) -> None:
+    assert pod.ask("""
+        context = start()
+        kept = alloc(100 * MIB)[1]
+        results = []
+        for _ in range(12):
+            own = ctypes.c_void_p()
+            must("cuCtxCreate_v2", ctypes.byref(own), 0, 0)
+            results.append(alloc(200 * MIB)[0])
+            must("cuCtxDestroy_v2", own)
+        must("cuCtxSetCurrent", context)
+        tell([results, memory()[0] // MIB, free(kept), memory()[0] // MIB])
+    """) == [[0] * 12, 924, 0, 1024]
+
+
+@pytest.mark.parametrize("limit", [2**64 - 1, 2**43])
+def test_without_a_limit_no_more_is_kept_than_of_a_large_card(pod: Pod, limit: int) -> None:
+    pod.files.make(limit)
+    with pod.running("start(); tell(free(alloc(600 * MIB)[1])); sys.stdin.readline()") as process:
+        assert heard(process) == 0
+        assert pod.files.show()["total"] <= 64 * MIB
+
+
+# Each pool is destroyed while its memory is in use; the driver holds that until it is freed.
+POOLS = """
+    import struct
+    start()
+    # pinned memory, no handles, on a device, the first one
+    properties = ctypes.create_string_buffer(struct.pack("iiii", 1, 0, 1, 0), 256)
+    pointers, results = [], []
+    for _ in range(4):
+        pool, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+        must("cuMemPoolCreate", ctypes.byref(pool), properties)
+        must("cuDeviceSetMemPool", 0, pool)
+        results.append(call("cuMemAllocFromPoolAsync", ctypes.byref(pointer), ctypes.c_size_t(400 * MIB), pool, None))
+        must("cuMemPoolDestroy", pool)
+        if results[-1] == 0:
+            pointers.append(pointer)
+    usual, now = ctypes.c_void_p(), ctypes.c_void_p()
+    must("cuDeviceGetDefaultMemPool", ctypes.byref(usual), 0)
+    must("cuDeviceGetMemPool", ctypes.byref(now), 0)
+    tell([results, memory()[0] // MIB, usual.value == now.value])
+    sys.stdin.readline()
+    for pointer in pointers:
+        must("cuMemFreeAsync", pointer, None)
+    must("cuCtxSynchronize")
+    tell([memory()[0], alloc(GIB)[0]])
+    sys.stdin.readline()
+"""
+
+
+def test_memory_of_a_destroyed_pool_counts_until_it_is_freed(pod: Pod) -> None:
+    with pod.running(POOLS) as process:
+        assert heard(process) == [[0, 0, 2, 2], 224, True]
+        memory = pod.gpu()["memory"]
+        assert memory["used_bytes"] - memory["context_bytes"] == pod.files.show()["total"] == 800 * MIB
+        assert process.stdin is not None
+        print(file=process.stdin, flush=True)
+        assert heard(process) == [GIB, 0]
