@@ -41,6 +41,27 @@ class SecondsParameter(click.ParamType[float]):
 SECONDS = SecondsParameter()
 
 
+class _NameFirst(click.Command):
+    """NAME ends the options for click, and their place is behind it as well, up to COMMAND."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = self._words(ctx, args)
+        before, rest = args[: len(args) - len(words)], words[1:]
+        if rest and rest[0].startswith("-") and "--" not in before[-1:]:
+            command = self._words(ctx, rest)
+            options = rest[: len(rest) - len(command)]
+            args = [*before, *(options[:-1] if options[-1:] == ["--"] else options), words[0], *command]
+        return super().parse_args(ctx, args)
+
+    def _words(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What is left where the options end."""
+        found, _, _ = self.make_parser(ctx).parse_args(list(args))
+        name, command = found.get("name"), found.get("command")
+        if not isinstance(name, str):
+            return []
+        return [name, *command] if isinstance(command, (list, tuple)) else [name]
+
+
 @click.group(short_help="Start and stop supervised commands.")
 def worker() -> None:
     """Start and stop workers: commands that the daemon keeps running, also over its own restarts.
@@ -49,7 +70,7 @@ def worker() -> None:
     """
 
 
-@worker.command("start", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@worker.command("start", cls=_NameFirst, context_settings={"allow_interspersed_args": False})
 @click.option("--allocation", default="", metavar="NAME", help="Run under this allocation, and end with it")
 @click.option("--restart", type=click.Choice(list(_POLICIES)), default="always", show_default=True)
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Part of its environment; repeatable")

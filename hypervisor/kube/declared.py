@@ -82,6 +82,8 @@ def read_declarations(text: str, *, file: str) -> Declared:
         found = msgspec.convert(tomllib.loads(text), _File)
     except tomllib.TOMLDecodeError as error:
         raise DeclarationError(f"{file} is not TOML: {error}") from error
+    except RecursionError:
+        raise DeclarationError(f"{file} is not TOML that anybody can mean: it is nested too deep") from None
     except msgspec.ValidationError as error:
         raise DeclarationError(f"{file}: {error}") from error
     for names, what in (

@@ -28,6 +28,9 @@ class RestartPolicy(Enum):
     ALWAYS = "always"
 
 
+MOST_SECONDS = 7 * 86_400.0  # of any time that is kept of a worker
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """How it is found out whether a worker does its work; exactly one of command, unix_socket and file is set.
@@ -47,6 +50,11 @@ class Probe:
     def __post_init__(self) -> None:
         if sum(map(bool, (self.command, self.unix_socket, self.file))) != 1:
             raise ValueError("a probe is a command, a unix socket or a file, and one of them")
+        times = (self.initial_delay_seconds, self.period_seconds, self.timeout_seconds)
+        if not all(0 <= seconds <= MOST_SECONDS for seconds in times) or not self.period_seconds * self.timeout_seconds:
+            raise ValueError("the period and the timeout of a probe are above 0, and none of its times above a week")
+        if self.failure_threshold < 1:
+            raise ValueError("a probe counts from one failure on")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +79,10 @@ class WorkerSpec:
     readiness: Probe | None = None
     liveness: Probe | None = None
     grace_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.grace_seconds <= MOST_SECONDS:
+            raise ValueError("the grace of a worker is between 0 s and a week")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,7 +91,9 @@ class Declarations:
     def _read(self, failures: dict[str, str]) -> Mapping[str, AllocationSpec] | None:
         """By id, what is declared; None when the directory can't be read, which says nothing."""
         try:
-            paths = {path.name: path for path in sorted(self._directory.glob(f"*{_SUFFIX}"))}
+            # A hidden one is an editor's.
+            found = sorted(self._directory.glob(f"*{_SUFFIX}"))
+            paths = {path.name: path for path in found if not path.name.startswith(".")}
             if not paths:
                 self._directory.stat()  # is it empty, or not there?
             read = {name: self._read_file(path, failures) for name, path in paths.items()}
@@ -110,16 +113,20 @@ class Declarations:
 
     def _read_file(self, path: Path, failures: dict[str, str]) -> tuple[tuple[int, int, int], Declared | None]:
         """What a file says; of one that can't be used, what it said before, None when it never could be."""
-        found = path.stat()
-        state = (found.st_ino, found.st_mtime_ns, found.st_size)
-        before = self._files.get(path.name)
-        if before is not None and before[0] == state and path.name not in self._failures:
-            return before
+        before, state = self._files.get(path.name), (0, 0, 0)
         try:
+            found = path.stat()
+            state = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if before is not None and before[0] == state and path.name not in self._failures:
+                return before
+            if not stat.S_ISREG(found.st_mode):
+                raise DeclarationError(f"{path.name} is no plain file")  # noqa: TRY301 - and reading it may never end
             return state, _declared(path, writable_by_others=bool(found.st_mode & 0o022))
         except (DeclarationError, UnicodeDecodeError) as error:
             failures[path.name] = str(error)
-            return state, before[1] if before is not None else None
+        except OSError as error:
+            failures[path.name] = f"{path.name} can't be read: {error.strerror}"
+        return state, before[1] if before is not None else None
 
     async def _bring_about(self, wanted: Mapping[str, AllocationSpec], failures: dict[str, str]) -> None:
         ours = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ Look = Callable[[], Awaitable[str]]
 _WORDS = 200
 _MOST_BYTES = 4096
 _LAST_WORDS_SECONDS = 0.2  # the pipe ends with the process, unless somebody else holds it
+_turns: dict[Path, trio.CapacityLimiter] = {}  # one thread a file, also where it never comes back
 
 
 def look_of(probe: Probe, environment: Mapping[str, str]) -> Look:
@@ -32,9 +34,13 @@ def look_of(probe: Probe, environment: Mapping[str, str]) -> Look:
 
 
 async def once(look: Look, timeout_seconds: float) -> str:
-    """One look with its deadline. Cancelling ends it."""
+    """One look with its deadline; a look that can't be made is one that failed. Cancelling ends it."""
     with trio.move_on_after(timeout_seconds):
-        return await look()
+        try:
+            return await look()
+        except (OSError, ValueError) as error:
+            # What is to be looked at is the user's word: a name that is too long, or that nobody may look up.
+            return f"it can't be looked at: {getattr(error, 'strerror', None) or error}"
     return f"no answer within {timeout_seconds:g} s"
 
 
@@ -75,8 +81,8 @@ async def _command(command: tuple[str, ...], environment: Mapping[str, str]) -> 
                     deliver_cancel=_end_group,
                 )
             )
-        except OSError as error:
-            return f"{command[0]} can't be run: {error.strerror}"
+        except (OSError, ValueError) as error:
+            return f"{command[0]} can't be run: {getattr(error, 'strerror', None) or error}"
         finally:
             os.close(writing)
         told = trio.Event()
@@ -107,16 +113,21 @@ async def _keep(output: trio.lowlevel.FdStream, kept: bytearray, told: trio.Even
 
 async def _socket(path: str) -> str:
     try:
-        async with await trio.open_unix_socket(path):
+        async with await trio.open_unix_socket(path) as stream:
+            # Where nobody takes connections and the queue of them is full, connecting has failed and was not told.
+            stream.socket.getpeername()
             return ""
     except OSError as error:
-        return f"{path} takes no connection: {error.strerror or error}"
+        why = "its queue is full" if error.errno == errno.ENOTCONN else error.strerror or error
+        return f"{path[:_WORDS]} takes no connection: {why}"
 
 
 async def _file(path: Path) -> str:
-    await trio.lowlevel.checkpoint()
-    return "" if _exists(path) else f"{path} is not there"
-
-
-def _exists(path: Path) -> bool:
-    return path.exists()
+    """In a thread: a file system that does not answer holds up this look, and one thread, and nothing else."""
+    turn = _turns.setdefault(path, trio.CapacityLimiter(1))
+    try:
+        there = await trio.to_thread.run_sync(path.exists, abandon_on_cancel=True, limiter=turn)
+    finally:
+        if not turn.borrowed_tokens and not turn.statistics().tasks_waiting:
+            _turns.pop(path, None)
+    return "" if there else f"{path} is not there"

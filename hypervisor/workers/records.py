@@ -13,6 +13,7 @@ from hypervisor.model import WorkerSpec
 
 VERSION = 1
 _NAME = "worker.json"
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # what nobody can have counted is damage
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,9 +25,9 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     version: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)] = VERSION
     spec: WorkerSpec
     wanted: bool = True
-    run: int = 0
-    restarts: int = 0
-    failures: int = 0
+    run: _Count = 0
+    restarts: _Count = 0
+    failures: _Count = 0
     boot_id: str = ""
     started_at: float = 0.0
     last_exit_reason: str = ""

@@ -202,7 +202,7 @@ class Supervised:
         """Another shim keeps this worker, or ours left no word: whatever runs is taken over, and never doubled."""
         status = shim_files.read_status(self.directory)
         if status is not None and status.state == "running" and shim_files.locked(self.directory):
-            self._save(run=status.run)
+            self._keep(run=status.run)
             self._running(status)
             return
         self._failed_start(f"run {run} left no status in {self.directory}")

@@ -276,10 +276,12 @@ def check(spec: WorkerSpec) -> None:
             RefusalReason.INVALID_ARGUMENT, "no command is given", field="command", remedy="say what is to run"
         )
     words = [*spec.command, *(text for pair in spec.environment for text in pair)]
+    for probe in filter(None, (spec.readiness, spec.liveness)):
+        words += [*probe.command, probe.unix_socket, probe.file]
     if any("\0" in word for word in words) or sum(map(len, words)) > 512 * 1024 or len(words) > 8000:
         raise Refusal(
             RefusalReason.INVALID_ARGUMENT,
-            "the command and its environment hold a character of number 0, or are longer than 512 KiB",
+            "the command, its environment and its probes hold a character of number 0, or are longer than 512 KiB",
             field="command",
         )
 

@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 import structlog
 import trio
 
 from hypervisor.durable import write_atomically
-from hypervisor.model import EventType, IsolationMode, Probe, RestartPolicy, WorkerPhase, WorkerSpec
+from hypervisor.model import EventType, IsolationMode, Probe, Refusal, RestartPolicy, WorkerPhase, WorkerSpec
 from hypervisor.workers.mps.control import Control, ControlError
 from hypervisor.workers.mps.settings import MpsSettings
 from hypervisor.workers.mps.shares import MEBIBYTE, Cut, effective_percent
@@ -40,10 +40,10 @@ class ComputeModes(Protocol):
 class CardMemory(msgspec.Struct, frozen=True, kw_only=True):
     """What must survive a restart: the cut in force, the user that is served, and the compute mode of before."""
 
-    uuid: str
-    percent: int
-    memory_mebibytes: int | None
-    uid: int
+    uuid: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+    percent: Annotated[int, msgspec.Meta(ge=1, le=100)]
+    memory_mebibytes: Annotated[int, msgspec.Meta(ge=0, le=2**40)] | None
+    uid: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     mode_before: str = ""
 
 
@@ -128,16 +128,21 @@ class MpsCard:
                 await self._step()
             except ControlError as error:
                 self._withhold(str(error))
+            except (OSError, Refusal) as error:
+                self._withhold(f"its control daemon can't be kept: {error}")
             await trio.sleep(self._settings.probe_seconds if self._state.offered else self._quick)
 
     async def end(self) -> str:
-        """Stop the daemon and give the card back to everybody; why its mode could not be restored, or ""."""
+        """Stop the daemon and give the card back to everybody; why its mode could not be restored, or "".
+
+        Raises OSError and Refusal when the disk is in the way, and then it is to be tried again."""
         self._withhold("it is given back")
-        try:
-            await self._control.ask("quit")
-        except ControlError as error:
-            log.info("ended without its consent", worker=self.worker_id, why=str(error))
-        await self._supervisor.stop(self.worker_id, forget=True, why="its card has no hard allocation any more")
+        if self._supervisor.find(self.worker_id) is not None:  # else it was never begun
+            try:
+                await self._control.ask("quit")
+            except ControlError as error:
+                log.info("ended without its consent", worker=self.worker_id, why=str(error))
+            await self._supervisor.stop(self.worker_id, forget=True, why="its card has no hard allocation any more")
         left = ""
         if self._modes is not None and self.memory.mode_before:
             left = await self._modes.restore(self.memory.uuid, self.memory.mode_before)

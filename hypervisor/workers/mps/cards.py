@@ -59,6 +59,7 @@ class MpsCards:
         self._scopes: dict[str, trio.CancelScope] = {}
         self._idle_since: dict[str, float] = {}
         self._preparing: Counter[str] = Counter()
+        self._ending: dict[str, trio.Event] = {}  # cards that are being given back, until they are
         self._nursery: trio.Nursery | None = None
 
     # -- asked by admission
@@ -163,6 +164,9 @@ class MpsCards:
     async def prepare(self, grant: DeviceGrant, owner: Owner) -> None:
         """Have a card ready for a grant: cut if it is not, and offered. Raises Refusal."""
         uuid = grant.gpu_uuid
+        # What gives a card back ends its daemon and its exclusive mode: a new cut begins after that, or loses both.
+        while uuid in self._ending:
+            await self._ending[uuid].wait()
         if uuid not in self._cards:
             cut = cut_of((grant,))
             if cut is None:
@@ -215,9 +219,14 @@ class MpsCards:
         found = []
         for path in sorted(self._settings.directory.glob("*/card.json")):
             try:
-                found.append(msgspec.json.decode(path.read_bytes(), type=CardMemory))
+                memory = msgspec.json.decode(path.read_bytes(), type=CardMemory)
             except (OSError, ValueError) as error:
                 log.warning("a card's memory can't be read", path=str(path), why=str(error))
+                continue
+            if memory.uuid == path.parent.name:
+                found.append(memory)
+            else:
+                log.warning("a card's memory is of another card", path=str(path), card=memory.uuid)
         return found
 
     async def _give_back(self, wanted: Collection[str]) -> None:
@@ -228,8 +237,17 @@ class MpsCards:
                 continue
             self._scopes.pop(uuid).cancel()
             card = self._cards.pop(uuid)
+            ending = self._ending[uuid] = trio.Event()
+            try:
+                left = await card.end()
+            except (OSError, Refusal) as error:
+                log.warning("a card can't be given back", card=uuid, why=str(error))
+                self._keep(card)
+                continue
+            finally:
+                del self._ending[uuid]
+                ending.set()
             self._idle_since.pop(uuid, None)
-            left = await card.end()
             if left:
                 self._emit(
                     uuid, EventType.WARNING, "ComputeModeKept", f"its compute mode could not be restored: {left}"
@@ -238,10 +256,8 @@ class MpsCards:
             self._idle_since.pop(uuid, None)
 
     def _take(self, memory: CardMemory) -> None:
-        if self._nursery is None:
-            raise Refusal(RefusalReason.NOT_READY, "MPS is not looked after yet", remedy="try again soon")
         uuid = memory.uuid
-        card = self._cards[uuid] = MpsCard(
+        card = MpsCard(
             memory,
             settings=self._settings,
             supervisor=self._supervisor,
@@ -251,8 +267,15 @@ class MpsCards:
             emit=lambda kind, reason, message: self._emit(uuid, kind, reason, message),
             alive=_alive,
         )
+        self._keep(card)
         card.adopt()
-        scope = self._scopes[uuid] = trio.CancelScope()
+
+    def _keep(self, card: MpsCard) -> None:
+        """Raises Refusal."""
+        if self._nursery is None:
+            raise Refusal(RefusalReason.NOT_READY, "MPS is not looked after yet", remedy="try again soon")
+        self._cards[card.memory.uuid] = card
+        scope = self._scopes[card.memory.uuid] = trio.CancelScope()
 
         async def task() -> None:
             with scope:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -174,3 +176,11 @@ def test_a_worker_waits_until_it_is_known_what_the_driver_can(tree: Path) -> Non
 
     trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
     assert driver.set == {(NVML_BUS_ID, tree / "pods/one"): GIB}
+
+
+def test_a_cgroup_that_can_not_be_removed_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rmdir(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    remove_cgroup(tmp_path / "hypervisor-workers/abc", "a")

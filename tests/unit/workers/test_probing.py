@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import socket
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -65,3 +67,51 @@ def test_a_command_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def _gone(pid: int) -> bool:
     return not pid or not is_alive(pid)
+
+
+@pytest.mark.parametrize(
+    ("probe", "words"),
+    [
+        (Probe(file="/x" * 3000), "it can't be looked at: File name too long"),
+        (Probe(file="/a\0b"), "is not there"),
+        (Probe(command=("/bin/true", "a\0b")), "/bin/true can't be run: embedded null byte"),
+        (Probe(unix_socket="/x" * 300), "takes no connection: AF_UNIX path too long"),
+    ],
+)
+def test_what_can_not_be_looked_at_is_a_failure_and_ends_nobody(probe: Probe, words: str) -> None:
+    assert words in trio.run(once, look_of(probe, PATH), 5.0)
+
+
+def test_a_socket_whose_queue_is_full_takes_no_connection(tmp_path: Path) -> None:
+    """A worker that hangs answers nobody; its kernel takes as many connections as its queue is long, and then none."""
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        told = [trio.run(once, look_of(Probe(unix_socket=str(path)), PATH), 5.0) for _ in range(4)]
+    assert told[0] == ""
+    assert told[-1] == f"{path} takes no connection: its queue is full"
+
+
+def test_a_file_system_that_does_not_answer_holds_up_one_look_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, threads = threading.Event(), set[int]()
+
+    def exists(path: Path) -> bool:
+        if path.name == "stuck":
+            threads.add(threading.get_ident())
+            assert answers.wait(30)
+        return True
+
+    monkeypatch.setattr(Path, "exists", exists)
+
+    async def body() -> None:
+        for _ in range(3):
+            assert await once(look_of(Probe(file="/stuck"), PATH), 0.05) == "no answer within 0.05 s"
+        assert await once(look_of(Probe(file="/other"), PATH), 5) == ""
+        assert len(threads) == 1
+        answers.set()
+        with trio.fail_after(5):
+            while await once(look_of(Probe(file="/stuck"), PATH), 1):
+                pass
+
+    trio.run(body)
