@@ -15,7 +15,7 @@ GOOD = '[[allocations]]\nname = "a"\ngpu = "0"\n'
 
 
 def test_what_can_not_be_read_holds_up_no_other_file(tmp_path: Path) -> None:
-    """A link to nothing, a pipe that nobody writes to, a folder, what no parser follows; an editor's lock is no file."""
+    """A link to nothing, a pipe nobody writes to, a folder, what no parser follows; an editor's lock counts not."""
     asked: list[str] = []
 
     async def allocate(spec: Any, *, dry_run: bool) -> None:
