@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TypeVar
 
+import msgspec
+
 from hypervisor.kube.names import CONTAINER_GPUS, GPU_IDS, INDEX, PARTITION_UUIDS, PREFIX
 from hypervisor.kube.quantity import BadQuantityError, parse_quantity
 from hypervisor.model import Compute, IsolationMode, QosClass, Resources
@@ -99,6 +101,7 @@ class AnnotationError(ValueError):
 
     def __init__(self, key: str, value: str, why: str) -> None:
         shown = value if len(value) <= _QUOTED else f"{value[:_QUOTED]}…"
+        shown = shown.encode(errors="backslashreplace").decode()  # YAML may hold half a character
         super().__init__(f"annotation {key}: {json.dumps(shown, ensure_ascii=False)}: {why}")
         self.key = key
 
@@ -234,7 +237,8 @@ class _Reader:
         if not text:
             return {}
         try:
-            found = json.loads(text)
+            # Which has no half of a character in its texts: the standard library reads such, and nobody can write it.
+            found = msgspec.json.decode(text)
         except (ValueError, RecursionError) as error:
             raise self.wrong(key, 'it is no JSON such as {"main": 1}') from error
         if not isinstance(found, dict) or not found:

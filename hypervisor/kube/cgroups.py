@@ -42,7 +42,7 @@ def residence(text: str) -> Residence:
 def _paths(text: str) -> list[str]:
     """Paths of the lines, the most telling first; malformed lines are left out."""
     ranked: list[tuple[int, str]] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):  # a cgroup may be named by what other functions take for the end of a line
         number, first, rest = line.partition(":")
         controllers, second, path = rest.partition(":")
         if not (first and second and number.isdigit() and path.startswith("/")):

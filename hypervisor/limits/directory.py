@@ -140,7 +140,7 @@ class LimitDirectory:
         """Let <namespace>/<pod> point to an allocation, replacing what it pointed to in one step."""
         place = self._link_path(namespace, pod)
         target = f"../{_BY_UID}/{checked_name(uid)}"
-        unfinished = place.with_name(f".{place.name}.unfinished")
+        unfinished = place.with_name(".unfinished")  # a Pod's own name may be as long as a file's may
         try:
             if place.is_symlink() and place.readlink() == Path(target):
                 return

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from hypervisor.kube.lines import LongLineError, lines_of
 from hypervisor.kube.pod import PodObject
 from hypervisor.node.failure import StartError
 
@@ -110,10 +111,10 @@ class KubernetesApi:
         http = importlib.import_module("httpx2")
         try:
             failure: ApiFailure | None = None
-            async with aclosing(response.aiter_lines()) as lines:
-                async for text in lines:
+            async with aclosing(lines_of(response.aiter_bytes())) as lines:  # type: ignore[type-var]
+                async for line in lines:
                     try:
-                        change = read_change(text) if text and failure is None else None
+                        change = read_change(line) if failure is None else None
                     except ApiFailure as error:
                         if not error.code:
                             raise
@@ -123,7 +124,7 @@ class KubernetesApi:
                         yield change
             if failure is not None:
                 raise failure
-        except http.HTTPError as error:
+        except (http.HTTPError, LongLineError) as error:
             raise ApiFailure(f"the watch was cut off: {error or type(error).__name__}") from error
 
     async def _send(self, method: str, resource: type, **parts: Any) -> bytes:
@@ -189,9 +190,9 @@ async def open_api(kubeconfig: str) -> AsyncIterator[KubernetesApi]:
         await client.close()
 
 
-def read_change(text: str) -> Change:
+def read_change(text: bytes) -> Change:
     """One line of a watch. Raises ApiFailure, with the code of the server's status where the line is one."""
-    line = _decoded(text.encode(), _Line)
+    line = _decoded(text, _Line)
     if line.type == "ERROR":
         status = _decoded(bytes(line.object), _Status)
         raise ApiFailure(f"the watch ended: {status.message or status.code}", code=status.code)

@@ -30,6 +30,8 @@ log = structlog.get_logger("kubernetes")
 # What was refused is tried again: others may have ended meanwhile. A change of the Pod is tried at once, and so is all
 # when a share was given back or a card has come into other hands.
 RETRY_SECONDS = 5.0
+# So many annotations that nobody knows are told one by one.
+MOST_UNKNOWN = 5
 
 
 class Binding:
@@ -85,9 +87,16 @@ class Binding:
             f"container {container} has {names}, allocation {allocation.uid}",
             allocation=allocation.uid,
         )
-        for key in unknown_keys(dict(pod.annotations)):
-            self._events.tell(pod, EventType.WARNING, "AnnotationUnknown", f"annotation {key} means nothing here")
+        self._tell_unknown(pod)
         return allocation
+
+    def _tell_unknown(self, pod: Pod) -> None:
+        """A Pod may have thousands of annotations, and other Pods' events wait behind its own."""
+        unknown = unknown_keys(dict(pod.annotations))
+        for key in unknown[:MOST_UNKNOWN]:
+            self._events.tell(pod, EventType.WARNING, "AnnotationUnknown", f"annotation {key} means nothing here")
+        if more := len(unknown[MOST_UNKNOWN:]):
+            self._events.tell(pod, EventType.WARNING, "AnnotationUnknown", f"{more} more annotations mean nothing here")
 
     def _in_its_mode(self, grant: Grant, pod: Pod, *, answering: bool) -> Grant:
         """The grant with the mode that its container is made for. Raises Refusal for one that was made for another:

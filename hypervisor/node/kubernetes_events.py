@@ -71,7 +71,7 @@ class PodEvents:
         """Something has happened to a Pod; told once while it stays the same. Raises EventReasonError when it is not
         as the catalogue of reasons has it."""
         check_event(reason, ObjectKind.POD.value, kind, fields, message)
-        message = message[:LONGEST_MESSAGE]
+        message = message[:LONGEST_MESSAGE].encode(errors="backslashreplace").decode()
         key = hashlib.sha256("\0".join((pod.uid, kind.value, reason, message)).encode()).hexdigest()[:16]
         now, known = time.time(), self._told.get(key)
         if known is not None:
@@ -87,7 +87,7 @@ class PodEvents:
             message,
             **fields,
         )
-        self._told[key] = _Told(pod, kind, reason, message, f"{pod.name[:230]}.{key}", now, now)
+        self._told[key] = _Told(pod, kind, reason, message, _name(pod, key), now, now)
         self._forget_some()
         self._wake.set()
 
@@ -171,6 +171,11 @@ class PodEvents:
         for key in waiting[: max(0, len(waiting) - MOST_WAITING)]:
             self._told[key].due = False
             self._dropped += 1
+
+
+def _name(pod: Pod, key: str) -> str:
+    """A Pod's name may end in a dot or a dash where it is cut, and then no other word may follow."""
+    return f"{pod.name[:230].rstrip('.-')}.{key}"
 
 
 def _timestamp(at: float) -> str:

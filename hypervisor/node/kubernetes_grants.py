@@ -38,6 +38,8 @@ class GrantStore:
         store = cls(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            for unfinished in directory.glob(f".*{_SUFFIX}.unfinished"):
+                unfinished.unlink()  # of a kill
             for path in sorted(directory.glob(f"*{_SUFFIX}")):
                 try:
                     grant = msgspec.json.decode(path.read_bytes(), type=Grant)

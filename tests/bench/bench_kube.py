@@ -140,7 +140,7 @@ def _change() -> Figure:
     for number in range(CHANGES):
         document = pod(f"p-{number % PODS}", uid=f"uid-{number % PODS}", compute_percent_limit="6", vram_limit="1Gi")
         document["metadata"]["resourceVersion"] = str(number + 1)
-        lines.append(json.dumps({"type": "MODIFIED", "object": document}))
+        lines.append(json.dumps({"type": "MODIFIED", "object": document}).encode())
     seconds = []
     for line in lines:
         began = time.perf_counter()

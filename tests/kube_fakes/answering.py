@@ -44,7 +44,7 @@ class AnsweringHandler(BaseHTTPRequestHandler):
                 if change is END:
                     break
                 if wanted(change):
-                    line = json.dumps(change).encode() + b"\n"
+                    line = as_go(change) + b"\n"
                     self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
                     self.wfile.flush()
                 if change["type"] == "ERROR":
@@ -52,3 +52,11 @@ class AnsweringHandler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
         except OSError:
             self.close_connection = True
+
+
+def as_go(value: object) -> bytes:
+    """JSON as the real server writes it: raw but for a few characters, of which not all end a line of text."""
+    text = json.dumps(value, ensure_ascii=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text.encode()

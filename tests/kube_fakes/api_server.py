@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from tests.kube_fakes.answering import END, AnsweringHandler
+from tests.kube_fakes.answering import END, AnsweringHandler, as_go
 
 
 class FakeApiServer:
@@ -272,4 +272,4 @@ class _Handler(AnsweringHandler):
         self._reply(code, {"kind": "Status", "apiVersion": "v1", "code": code, "message": message}, headers)
 
     def _reply(self, code: int, body: dict, headers: dict[str, str] | None = None) -> None:
-        self.reply(code, json.dumps(body).encode(), headers)
+        self.reply(code, as_go(body), headers)

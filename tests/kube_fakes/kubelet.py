@@ -171,30 +171,10 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, pods_grpc.PodResourcesLister
             free = sorted(each for each, health in endpoint.devices.items() if health == "Healthy" and each not in used)
             if len(free) < count:
                 raise AdmissionError(f"requested {count} of {resource}, available {len(free)}")
-            began = time.perf_counter()
-            preferred = endpoint.stub.GetPreferredAllocation(
-                plugin_api.PreferredAllocationRequest(
-                    container_requests=[
-                        plugin_api.ContainerPreferredAllocationRequest(
-                            available_deviceIDs=free, must_include_deviceIDs=[], allocation_size=count
-                        )
-                    ]
-                ),
-                timeout=5,
-            )
-            self.preferred_seconds.append(time.perf_counter() - began)
-            ids = list(preferred.container_responses[0].deviceIDs)
-            began = time.perf_counter()
             try:
-                reply = endpoint.stub.Allocate(
-                    plugin_api.AllocateRequest(
-                        container_requests=[plugin_api.ContainerAllocateRequest(devices_ids=ids)]
-                    ),
-                    timeout=10,
-                )
+                ids, answer = self._asked(endpoint.stub, free, count)
             except grpc.RpcError as error:
                 raise AdmissionError(error.details()) from error
-            self.allocate_seconds.append(time.perf_counter() - began)
             given = Given(
                 metadata["uid"],
                 metadata["namespace"],
@@ -202,11 +182,36 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, pods_grpc.PodResourcesLister
                 container,
                 resource,
                 ids,
-                reply.container_responses[0],
+                answer,
             )
             self.given.append(given)
             self._write_checkpoint()
             return given
+
+    def _asked(
+        self, stub: plugin_grpc.DevicePluginStub, free: list[str], count: int
+    ) -> tuple[list[str], plugin_api.ContainerAllocateResponse]:
+        """The ids that the plugin prefers, and its answer for them. Raises grpc.RpcError."""
+        began = time.perf_counter()
+        preferred = stub.GetPreferredAllocation(
+            plugin_api.PreferredAllocationRequest(
+                container_requests=[
+                    plugin_api.ContainerPreferredAllocationRequest(
+                        available_deviceIDs=free, must_include_deviceIDs=[], allocation_size=count
+                    )
+                ]
+            ),
+            timeout=5,
+        )
+        self.preferred_seconds.append(time.perf_counter() - began)
+        ids = list(preferred.container_responses[0].deviceIDs)
+        began = time.perf_counter()
+        reply = stub.Allocate(
+            plugin_api.AllocateRequest(container_requests=[plugin_api.ContainerAllocateRequest(devices_ids=ids)]),
+            timeout=10,
+        )
+        self.allocate_seconds.append(time.perf_counter() - began)
+        return ids, reply.container_responses[0]
 
     def give_foreign(self, metadata: dict, container: str, resource: str, ids: list[str]) -> None:
         """Another plugin's devices."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hypervisor.aggregator.store import StoreError
+from hypervisor.kube.lines import LongLineError, lines_of
 
 PAGE = 500
 CALL_SECONDS = 15.0
@@ -146,10 +147,9 @@ class KubernetesClient:
         request = self._request("GET", path, query=asked, silent_seconds=SILENT_SECONDS, accept=accept)
         response = await self._answered(request, stream=True)
         try:
-            async for line in response.aiter_lines():
-                if line:
-                    yield _change(line)
-        except self._errors as error:
+            async for line in lines_of(response.aiter_bytes()):
+                yield _change(line)
+        except (*self._errors, LongLineError) as error:
             raise ApiError(f"the watch was cut off: {error or type(error).__name__}") from error
         finally:
             await response.aclose()
@@ -258,7 +258,7 @@ def open_client(kubeconfig: str, *, namespace: str) -> KubernetesClient:
     return KubernetesClient(client, errors, namespace or found.namespace or "default")
 
 
-def _change(line: str) -> Change:
+def _change(line: bytes) -> Change:
     try:
         found = json.loads(line)
         kind, content = found["type"], found["object"]

@@ -166,3 +166,11 @@ def test_any_annotations_are_a_demand_or_an_error_of_ours(annotations: dict[str,
     assert demand.count >= 1
     for resources in (demand.requests, demand.limits):
         assert resources.vram_bytes is None or resources.vram_bytes > 0
+
+
+@pytest.mark.parametrize("key", ["container_gpu_count", "container_gpus"])
+@pytest.mark.parametrize("text", [r'{"\ud800": 0}', r'{"main": ["\ud800"]}', '{"\ud800": 1}'])
+def test_half_a_character_is_refused_and_can_be_told(key: str, text: str) -> None:
+    with pytest.raises(AnnotationError) as caught:
+        parsed(tflops_limit="10", vram_limit="1Gi", **{key: text})
+    assert str(caught.value).encode()

@@ -79,3 +79,10 @@ def test_a_line_that_matches_nothing_says_nothing(text: str) -> None:
 def test_any_text_has_an_answer(text: str) -> None:
     found = residence(text)
     assert found.pod_uid == found.pod_uid.lower()
+
+
+@pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
+def test_a_cgroup_that_is_named_by_an_end_of_a_line_tells_no_other_pod(end: str) -> None:
+    own, other = "0f0f0f0f-0000-4000-8000-000000000001", "0f0f0f0f-0000-4000-8000-000000000002"
+    text = f"5:pids:/kubepods/pod{own}/x{end}4:memory:\n6:cpu:/kubepods/pod{own}\n9:memory:/kubepods/pod{own}\n"
+    assert residence(text.replace("4:memory:\n", f"4:memory:/kubepods/pod{other}\n")).pod_uid == own

@@ -102,3 +102,11 @@ def test_names_are_made_for_their_ids() -> None:
     assert not is_grant_of(UID, INDEX, ["0-1", "0-2"])
     assert not is_grant_of(UID.replace("0123abcd", "0123ABCD"), INDEX, ["0-1"])
     assert not is_grant_of("", INDEX, ["0-1"])
+
+
+def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
+    store = GrantStore.open(tmp_path)
+    store.save(a_grant())
+    (tmp_path / f".{UID}.json.unfinished").write_text('{"uid":')
+    assert GrantStore.open(tmp_path).all == (a_grant(),)
+    assert [each.name for each in tmp_path.iterdir()] == [f"{a_grant().uid}.json"]
