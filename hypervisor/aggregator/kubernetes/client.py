@@ -149,7 +149,7 @@ class KubernetesClient:
         try:
             async for line in lines_of(response.aiter_bytes()):
                 yield _change(line)
-        except (*self._errors, LongLineError) as error:
+        except self._errors as error:
             raise ApiError(f"the watch was cut off: {error or type(error).__name__}") from error
         finally:
             await response.aclose()
@@ -254,7 +254,7 @@ def open_client(kubeconfig: str, *, namespace: str) -> KubernetesClient:
         raise StoreError(
             f"{where} can't be used: {error}; name a kubeconfig with --kubeconfig, or use a SQLite store"
         ) from error
-    errors = (http.HTTPError, http.StreamError, exceptions.ConfigError, OSError)
+    errors = (http.HTTPError, http.StreamError, exceptions.ConfigError, OSError, LongLineError)
     return KubernetesClient(client, errors, namespace or found.namespace or "default")
 
 
