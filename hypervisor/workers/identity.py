@@ -30,6 +30,12 @@ def alive(identity: ProcessIdentity) -> bool:
     return fields is not None and int(fields[_START]) == identity.start and fields[_STATE] not in _ENDED
 
 
+def identify(pid: int) -> ProcessIdentity | None:
+    """The process that has this pid now; None when there is none that runs."""
+    fields = _stat(pid)
+    return None if fields is None or fields[_STATE] in _ENDED else ProcessIdentity(pid, int(fields[_START]))
+
+
 def open_process(identity: ProcessIdentity) -> int | None:
     """A pidfd of this very process, to be closed by the caller; None when it has gone."""
     if identity.pid <= 0:

@@ -17,7 +17,8 @@ _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # what nobody can have co
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """wanted: it should run. run: number of the last start. failures: ends in a row, for the back-off.
+    """wanted: it should run. run: number of the last start; accounted: of the last whose end was
+    taken note of. failures: ends in a row, for the back-off.
 
     stop_reason: why it is not wanted. boot_id: the boot of the last start.
     """
@@ -26,6 +27,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     spec: WorkerSpec
     wanted: bool = True
     run: _Count = 0
+    accounted: _Count = 0
     restarts: _Count = 0
     failures: _Count = 0
     boot_id: str = ""

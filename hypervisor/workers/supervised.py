@@ -16,6 +16,7 @@ from hypervisor.model import EventType, Probe, Revision, Worker, WorkerPhase, Wo
 from hypervisor.workers import launching, records, shim_files
 from hypervisor.workers.decisions import Verdict, after_end
 from hypervisor.workers.identity import boot_id, end_session, ended, open_process, pid_namespace, send
+from hypervisor.workers.keepers import end_keeper, keepers
 from hypervisor.workers.probing import Look, Strikes, look_of, once
 from hypervisor.workers.records import WorkerRecord
 from hypervisor.workers.settings import WorkerSettings
@@ -114,6 +115,7 @@ class Supervised:
             if self._status is not None:
                 await self._attend(self._status)
             elif not self.record.wanted:
+                await self._end_unread()
                 self._enter(WorkerPhase.FAILED if self.record.given_up else WorkerPhase.STOPPED)
                 self.attempted.set()
                 self.stopped.set()
@@ -140,6 +142,8 @@ class Supervised:
             await trio.sleep(_ADOPT_PAUSE)  # the shim is about to write what it does
         if status is None or self.record.run == 0 or self.record.boot_id != boot_id():
             return  # it never ran, or not since the machine was started: nothing is to be taken over
+        if status.run == self.record.accounted:
+            return  # all that follows from its end has been done
         if status.run != self.record.run:
             return  # the start that the record announces never came about
         if status.state == "running":
@@ -205,7 +209,19 @@ class Supervised:
             self._keep(run=status.run)
             self._running(status)
             return
-        self._failed_start(f"run {run} left no status in {self.directory}")
+        was = await self._end_unread()
+        self._failed_start(f"run {run} left no status in {self.directory}{'; its shim was ended' if was else ''}")
+
+    async def _end_unread(self) -> bool:
+        """End a shim that keeps this worker and whose status is damaged, so that nobody can follow it: another is
+        started after it, and none beside it. Returns whether there was one."""
+        if not shim_files.locked(self.directory):
+            return False
+        keeper = keepers(self.directory.parent).get(self.directory)
+        if keeper is not None:
+            self._enter(WorkerPhase.STOPPING)
+            await end_keeper(keeper, self.spec.grace_seconds + SHIM_LATE_SECONDS)
+        return keeper is not None
 
     def _failed_start(self, why: str) -> None:
         verdict = self._decide(clean=False, ran_seconds=0.0)
@@ -347,6 +363,7 @@ class Supervised:
         self._status = None
         wanted, stopping = self.record.wanted, not self.record.wanted
         self._keep(
+            accounted=status.run,
             last_exit_reason=why,
             last_output_lines=lines,
             failures=verdict.failures,

@@ -14,6 +14,7 @@ import trio
 
 from hypervisor.model import EventType, Refusal, RefusalReason, Revision, Worker, WorkerPhase, WorkerSpec
 from hypervisor.workers import records
+from hypervisor.workers.keepers import end_keeper, keepers
 from hypervisor.workers.probing import Look
 from hypervisor.workers.records import WorkerRecord
 from hypervisor.workers.settings import WorkerSettings
@@ -27,6 +28,7 @@ ATTEMPT_SECONDS = 5.0
 STOP_SECONDS = 5.0  # a call waits no longer; the stop goes on
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _OVER = frozenset({WorkerPhase.STOPPED, WorkerPhase.FAILED})
+STRAY_SECONDS = 30.0  # for the end of a worker whose own grace nobody knows any more
 ORPHANED = "its allocation is gone"
 
 
@@ -173,6 +175,13 @@ class Supervisor:
             held = Supervised(record, directory, self._settings, self._surroundings)
             self._held[record.spec.worker_id] = held
             self._look_after(held)
+        # The directory of a worker was removed under it: nobody can name it any more, and its name may be used again.
+        for directory, keeper in keepers(self._settings.directory).items():
+            if directory not in found and directory not in damaged:
+                self._surroundings.tell(
+                    directory.name, EventType.WARNING, "WorkerStopped", f"is ended: its record in {directory} is gone"
+                )
+                self._nursery.start_soon(end_keeper, keeper, STRAY_SECONDS)
         self._adoption_seconds = time.monotonic() - began
 
     async def adopted(self) -> None:

@@ -203,7 +203,8 @@ def test_a_pid_that_was_given_to_another_is_not_adopted(rig: Rig) -> None:
         lines = [f"shim {os.getpid()}" if line.startswith("shim ") else line for line in text.splitlines()]
         status.write_text("\n".join(lines) + "\n")
         record = rig.folder("one") / "worker.json"
-        record.write_text(record.read_text().replace('"wanted":false', '"wanted":true'))
+        kept = record.read_text().replace('"wanted":false', '"wanted":true')
+        record.write_text(kept.replace('"accounted":1', '"accounted":0'))
         async with rig.supervisor() as supervisor:
             await until_phase(supervisor, "one", WorkerPhase.RUNNING)
             found = supervisor.find("one")
