@@ -67,6 +67,8 @@ class Binding:
 
     async def bind(self, grant: Grant, pod: Pod, container: str, *, answering: bool = False) -> Allocation | None:
         """Give a grant to a container; None where that is refused. answering: it has not been told anything yet."""
+        if not self._inventory().devices:
+            return None  # after a start: the driver has not answered yet, and no GPU of the node is known
         attempt = (pod.annotations, pod.containers)
         if self._waits(grant.uid, attempt):
             return None

@@ -6,7 +6,7 @@ can be chosen when kubelet asks. What was chosen and is not bound yet is counted
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -50,13 +50,36 @@ class Tentative:
         self._demands = demands
         self._drafts: dict[str, Allocation] = {}  # by grant, for as long as it is not bound
         self._unprepared: dict[str, str] = {}  # the same
+        # Grants from before a restart, of which the drafts are still to be made again.
+        self._recalled = {grant.uid for grant in grants.all if grant.cards and not grant.pod_uid}
 
     def choose(self, grant: Grant) -> Grant:
         """A new grant with its cards; as it is where they can't be chosen yet."""
+        self._recall()
         asked = self._asked(grant)
         if asked is None:
             return grant
-        pod, container, demand = asked
+        try:
+            return self._keep(grant, self._drafted(*asked))
+        except Refusal:
+            return grant  # when it is bound there may be room
+
+    def _recall(self) -> None:
+        """What was promised before a restart, to containers whose grants were not bound then, is promised still."""
+        unbound = {each.uid: each for each in self._grants.all if not each.pod_uid}
+        for uid in tuple(self._recalled):
+            if uid in unbound and uid not in self._drafts:
+                asked = self._asked(unbound[uid])
+                if asked is None:
+                    continue  # not yet, or never: whose it is is not known
+                try:
+                    self._drafts[uid] = self._drafted(*asked, given=unbound[uid].cards)
+                except Refusal:
+                    continue
+            self._recalled.discard(uid)
+
+    def _drafted(self, pod: Pod, container: str, demand: Demand, *, given: Sequence[str] = ()) -> Allocation:
+        """What a container would get now; given: the cards that it has. Raises Refusal."""
         inventory, pending = self._inventory(), self._pending()
 
         def draft(spec: AllocationSpec) -> Allocation:
@@ -65,21 +88,18 @@ class Tentative:
             return self._allocations.allocate(named, inventory, dry_run=True, beside=pending)[0]
 
         everything = (*self._allocations.all, *pending)
-        try:
-            spec = spec_of(
-                pod,
-                container,
-                demand,
-                [device.identity for device in inventory.devices],
-                settings=self._settings,
-                held={each.gpu_uuid for allocation in everything for each in allocation.grants},
-                fits=draft,
-                existing=True,
-            )
-            chosen = draft(spec)
-        except Refusal:
-            return grant  # when it is bound there may be room
-        return self._keep(grant, chosen)
+        spec = spec_of(
+            pod,
+            container,
+            demand,
+            [device.identity for device in inventory.devices],
+            settings=self._settings,
+            held={each.gpu_uuid for allocation in everything for each in allocation.grants},
+            fits=draft,
+            given=given,
+            existing=True,
+        )
+        return draft(spec)
 
     async def prepare(self, grant: Grant) -> Allocation | None:
         """Have ready what a hard or partitioned share needs before its container starts, and keep it with the grant;

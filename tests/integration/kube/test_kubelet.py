@@ -6,6 +6,8 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
+import time
 
 import grpc
 import pytest
@@ -15,7 +17,7 @@ from hypervisor.kube.indices import resource_names
 from hypervisor.v1 import deviceplugin_v1beta1_pb2 as api
 from hypervisor.v1 import deviceplugin_v1beta1_pb2_grpc as api_grpc
 from tests.daemon_process import wait_until
-from tests.kube_fakes.kubelet import FakeKubelet
+from tests.kube_fakes.kubelet import AdmissionError, FakeKubelet
 from tests.kube_fakes.node import INDEX_0, KubeNode, host_path, pod, settled
 
 
@@ -170,3 +172,72 @@ def test_grants_and_allocations_that_were_lost_are_learned_from_kubelets_checkpo
     assert again["directory"] == before["directory"] == str(host_path(given, "/run/tensor-fusion/shm/shm").parent)
     assert again["devices"][0]["gpuUuid"] == before["devices"][0]["gpuUuid"]
     assert host_path(given, "/run/tensor-fusion/shm/shm").exists()
+
+
+@pytest.mark.slow
+def test_a_daemon_that_is_killed_again_and_again_loses_and_doubles_no_answer(make_node) -> None:
+    """Whatever kubelet was answered before a kill has its files and its share after it, and nothing else is there."""
+    node: KubeNode = make_node().start()
+    asking, answered, count = threading.Event(), [], [0]
+
+    def fill() -> None:
+        number = 0
+        while not asking.wait(0.02):
+            number += 1
+            document = node.api.create(pod(f"p-{number}", compute_percent_limit="5", vram_limit="1Gi"))
+            try:
+                (given,) = node.kubelet.admit(document)
+            except AdmissionError:
+                node.api.delete(document["metadata"]["uid"])  # as its controller does, which makes another one
+                asking.wait(0.05)
+            else:
+                answered.append((document["metadata"]["uid"], given))
+                count[0] += 1
+            if len(answered) > 40:  # some end meanwhile
+                uid, given = answered.pop(0)
+                node.api.delete(uid)
+                node.kubelet.forget(uid)
+
+    filling = threading.Thread(target=fill)
+    filling.start()
+    try:
+        for round_ in range(4):
+            before = count[0]
+            wait_until(lambda before=before: count[0] > before + 4, "more answers")
+            time.sleep(0.013 * round_)
+            node.daemon.kill()
+            node.daemon.start().wait_ready()
+    finally:
+        asking.set()
+        filling.join(30)
+    expected = {uid: str(host_path(given, "/run/tensor-fusion/shm/shm").parent) for uid, given in answered}
+
+    def shares() -> dict[str, str]:
+        return {uid: each["directory"] for uid, each in node.allocations().items()}
+
+    try:
+        wait_until(lambda: shares() == expected, "the shares of all that was answered")
+    except AssertionError:
+        assert shares() == expected  # which says what differs
+    # What a kill left of an answer that never came is discarded later, when no container has its ids.
+    files = {str(each) for each in (node.daemon.base_directory / "by-uid").iterdir()}
+    assert set(expected.values()) <= files
+    assert [each for uid in expected for each in node.api.events_of(uid) if each["type"] == "Warning"] == []
+
+
+@pytest.mark.slow
+def test_a_card_that_was_promised_before_a_kill_is_promised_after_it(make_node) -> None:
+    """Killed between its answer and the bind: what comes after the restart is not given the same room."""
+    node: KubeNode = make_node().start()
+    half = {"compute_percent_limit": "50", "vram_limit": "1Gi"}
+    node.kubelet.hide = {"early-0", "early-1"}
+    early = [node.run(pod(name, **half), known=True)[0]["metadata"]["uid"] for name in sorted(node.kubelet.hide)]
+    node.daemon.kill()
+    node.daemon.start().wait_ready()
+    node.wait_registered()
+    node.wait_known()
+    late = node.run(pod("late", **half), known=True)[0]["metadata"]["uid"]
+    node.wait_allocation(late)
+    node.kubelet.hide = set()
+    cards = [node.wait_allocation(uid)["devices"][0]["gpuUuid"] for uid in (*early, late)]
+    assert cards[0] == cards[1] != cards[2]

@@ -26,6 +26,7 @@ class World:
 
     def __init__(self) -> None:
         self.tried = 0
+        self.devices = [v.device()]
         self.told: list[str] = []
         self.binding = Binding(
             Settings(),
@@ -33,7 +34,7 @@ class World:
                 all=(), allocate=lambda spec, inventory, *, dry_run: None
             ),
             commands=self,  # type: ignore[arg-type]
-            inventory=lambda: v.inventory(v.device()),
+            inventory=lambda: v.inventory(*self.devices),
             grants=SimpleNamespace(all=()),  # type: ignore[arg-type]
             events=SimpleNamespace(tell=lambda pod, kind, reason, *_, **__: self.told.append(reason)),  # type: ignore[arg-type]
             demands=Demands(),
@@ -81,5 +82,18 @@ def test_what_was_refused_is_tried_again_when_it_may_fit(then, tried: int) -> No
         await then(world)
         assert world.tried == tried
         assert len(world.told) == tried
+
+    trio.run(main)
+
+
+def test_before_the_driver_has_answered_nothing_is_bound_and_nothing_refused() -> None:
+    async def main() -> None:
+        world = World()
+        world.devices = []
+        assert await world.binding.bind(GRANT, one_pod(vram_limit="1Gi"), "main") is None
+        assert (world.tried, world.told) == (0, [])
+        world.devices = [v.device()]
+        await world.binding.bind(GRANT, one_pod(vram_limit="1Gi"), "main")
+        assert world.tried == 1, "as soon as it has, and not after the time for what was refused"
 
     trio.run(main)
