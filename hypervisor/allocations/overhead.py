@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# What a process keeps of freed bytes is accounted, and the driver does not hold it (limiter/src/kept.h): that is less
+# than this, and drivers take memory for contexts and modules by at least so much at a time.
+_GRANULE_BYTES = 1 << 20
 _READINGS = 5
 _ENOUGH = 3
 
@@ -45,9 +48,14 @@ class Overhead:
         there. quiet: the account did not change from before to now. awaited: something still stands for contexts, so
         what was exact before may lack them. Never below 0."""
         if quiet:
-            return Overhead(max(0, driver_bytes - accounted_now))
+            return Overhead(_beyond(driver_bytes, accounted_now))
         exact = None if awaited else self.exact_bytes
         if accounted_before is None:
             return Overhead(exact, self.recent_bytes)  # its first context may have been half made
-        difference = max(0, driver_bytes - max(accounted_now, accounted_before))
+        difference = _beyond(driver_bytes, max(accounted_now, accounted_before))
         return Overhead(exact, (*self.recent_bytes, difference)[-_READINGS:])
+
+
+def _beyond(driver_bytes: int, accounted: int) -> int:
+    """What the driver attributes beyond the account, of which a little may be kept and not held."""
+    return max(0, -((accounted - driver_bytes) // _GRANULE_BYTES) * _GRANULE_BYTES)

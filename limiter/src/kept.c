@@ -2,9 +2,10 @@
 
 #include "hypervisor_atomics.h"
 
-/* A device without a limit, or with one beyond any card, keeps no more than a large card's. */
-#define LARGEST_LIMIT (UINT64_C(1) << 38)
 #define FRACTION_OF_LIMIT UINT64_C(7000) /* the sum of 1/k up to 512 is below 7 */
+/* Of this limit a process keeps less than 1 MiB, the granule in which the daemon measures overhead: what is kept is
+ * accounted and not held, and would make the overhead too small. */
+#define LARGEST_LIMIT (FRACTION_OF_LIMIT * ((UINT64_C(1) << 20) - 1))
 
 uint32_t hv_kept_join(struct hv_kept *kept)
 {

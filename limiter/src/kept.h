@@ -3,7 +3,8 @@
  * processes share. They stay in the ledger, so the error is on the high side;
  * and a process gives all of it back before anything is refused to it. What
  * others keep is little: the k-th process keeps at most a k-th of a 7000th of
- * the limit, which for 512 processes together is less than a thousandth. Its
+ * the limit, and less than 1 MiB, which for 512 processes together is less than a
+ * thousandth. Its
  * threads share that evenly: when one more comes, all give up what they keep,
  * since each may keep less from then on.
  */

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.daemon_process import DaemonProcess
 from tests.integration.whole.test_one_node import exec_, ledger
 
@@ -67,3 +69,42 @@ def test_what_a_context_takes_is_learned_and_kept(daemon: DaemonProcess) -> None
     held, _ = fill(daemon, "small", limit=600 * MIB, wanted=99 * MIB, seconds=20)
     assert held == 99 * MIB
     assert ledger(daemon.machine, "small", 0)["peak_bytes"] <= 600 * MIB
+
+
+# Frees many small pieces, is measured while it keeps their bytes, and then takes all that it can get.
+KEEP = """
+import ctypes, json, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+def alloc(size):
+    return pointer.value if cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)) == 0 else 0
+for piece in [alloc(512) for _ in range(1500)]:
+    cuda.cuMemFree_v2(ctypes.c_uint64(piece))
+left, total = ctypes.c_size_t(), ctypes.c_size_t()
+deadline = time.monotonic() + 20
+while left.value != REACHABLE and time.monotonic() < deadline:
+    time.sleep(1)
+    cuda.cuMemGetInfo_v2(ctypes.byref(left), ctypes.byref(total))
+time.sleep(2)  # all that stood for the context has been given up
+held = 0
+for size in (64 << 20, 1 << 20, 512):
+    while held < 2 * REACHABLE and alloc(size):
+        held += size
+print(json.dumps([left.value, held]), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_what_is_kept_of_freed_bytes_is_not_taken_for_less_overhead(daemon: DaemonProcess) -> None:
+    limit = 6000 * MIB  # of which a process keeps more than the 1500 pieces
+    source = KEEP.replace("REACHABLE", str(limit - CONTEXT))
+    command = [*exec_(daemon, "--gpu", "0", "--vram", str(limit)), sys.executable, "-c", source]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"SIM_GROUP": "keeps"}, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert ledger(daemon.machine, "keeps", 0)["peak_bytes"] <= limit
+    assert json.loads(done.stdout) == [limit - CONTEXT, limit - CONTEXT]
