@@ -14,6 +14,7 @@ from hypervisor.gpu import library
 COMMAND = (sys.executable, "-P", "-m", "hypervisor", "gpu-mode")
 EXCLUSIVE = "exclusive-process"
 MODES = {0: "default", 2: "prohibited", 3: EXCLUSIVE}
+READ = "read"  # in place of a mode: nothing is set
 SECONDS = 20.0
 
 
@@ -22,6 +23,11 @@ class ComputeModeTool:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
+
+    async def read(self, uuid: str) -> tuple[str, str]:
+        """The mode now, and why it could not be read, "" when it was."""
+        answer = await self._run(uuid, READ)
+        return answer.get("before", ""), answer.get("error", "")
 
     async def make_exclusive(self, uuid: str) -> tuple[str, str]:
         """The mode before, and why exclusive-process could not be set ("" when it is set and was read back)."""
@@ -51,10 +57,12 @@ class ComputeModeTool:
 
 
 def set_mode(uuid: str, mode: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Set a card's mode and read it back: before, and error where it is not in force."""
+    """Set a card's mode and read it back: before, and error where it is not in force. READ only reads."""
     import pynvml  # here, where the process of its own comes: the daemon that starts it has no use for two megabytes
 
-    number = next(number for number, name in MODES.items() if name == mode)
+    number = next((number for number, name in MODES.items() if name == mode), None)
+    if number is None and mode != READ:
+        return {"error": f"{mode[:32]!r} is no mode that can be set"}
     try:
         library.load(environment)
         pynvml.nvmlInit()
@@ -64,6 +72,8 @@ def set_mode(uuid: str, mode: str, environment: Mapping[str, str]) -> dict[str, 
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         before = pynvml.nvmlDeviceGetComputeMode(handle)
         told = {"before": MODES.get(before, str(before))}
+        if number is None:
+            return told
         if before != number:
             pynvml.nvmlDeviceSetComputeMode(handle, number)
         after = pynvml.nvmlDeviceGetComputeMode(handle)

@@ -131,8 +131,15 @@ class Partitioning:
         return min(MOST_PAUSE_SECONDS, pause * 2)
 
     def statistics(self) -> PartitionsStatistics:
-        """Counters since the start."""
-        return self._partitions.statistics()
+        """Counters since the start; instances of others are those that the driver shows and we have not made, for they
+        come and go without our looking at the card."""
+        statistics = self._partitions.statistics()
+        shown = {
+            (each.identity.partition.parent_uuid, each.identity.partition.gpu_instance_id)
+            for each in self._reader.inventory.devices
+            if each.identity.partition is not None
+        }
+        return replace(statistics, foreign_instances=len(shown - self._partitions.ours()))
 
     async def _shown(self, uuid: str) -> Inventory:
         inventory = self._reader.inventory

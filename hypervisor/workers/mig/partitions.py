@@ -337,6 +337,15 @@ class Partitions:
             mode_pending=sum(each.pending for each in self._geometries.values()),
         )
 
+    def ours(self) -> set[tuple[str, int]]:
+        """Card and GPU instance of what we have made and is there."""
+        return {
+            (card, record.gpu_instance)
+            for card in self._journal.cards
+            for record in self._journal.records(card)
+            if record.gpu_instance is not None
+        }
+
     def _is_given(self, uuid: str) -> bool:
         """Whether an instance was given to somebody whose allocation does not stand yet."""
         return any(uuid in given for given in self._providing.values())

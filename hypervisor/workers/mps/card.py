@@ -24,11 +24,16 @@ THREE_STRIKES = 3
 OURS = "mps-"  # what the names of control daemons begin with, and of no other worker
 GRACE_SECONDS = 5.0
 _DEVICE = "0"  # the daemon is shown its one card only
+_DEFAULT = "default"  # the compute mode that a driver begins with
 _STALE = ("control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid")
 
 
 class ComputeModes(Protocol):
     """Reads and sets the compute mode of a card; the text of an answer is "" when it was done, else why not."""
+
+    async def read(self, uuid: str) -> tuple[str, str]:
+        """(the mode now, why it could not be read)."""
+        ...
 
     async def make_exclusive(self, uuid: str) -> tuple[str, str]:
         """(the mode before, why it could not be set)."""
@@ -175,15 +180,20 @@ class MpsCard:
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         for name in ("pipe", "log"):
             (self._folder / name).mkdir(mode=0o755, exist_ok=True)
-        if self._modes is not None:
-            before, why = await self._modes.make_exclusive(self.memory.uuid)
-            if why:
-                self._withhold(f"the card can't be put into exclusive-process mode: {why}")
-                raise ControlError(self._state.why)
-            if not self.memory.mode_before:
-                self.memory = msgspec.structs.replace(self.memory, mode_before=before)
-        write_atomically(self._folder / "card.json", msgspec.json.encode(self.memory))
+        why = ""
+        if self._modes is not None and not self.memory.mode_before:
+            before, why = await self._modes.read(self.memory.uuid)
+            self.memory = msgspec.structs.replace(self.memory, mode_before=before)
+        # On the disk before the mode is ours: after a crash between the two it could not be told from another's.
+        self._remember()
+        if self._modes is not None and not why:
+            _, why = await self._modes.make_exclusive(self.memory.uuid)
+        if why:
+            raise ControlError(f"the card can't be put into exclusive-process mode: {why}")
         await self._supervisor.start(self.spec(), looks={"liveness": self._look}, before_start=self.clean)
+
+    def _remember(self) -> None:
+        write_atomically(self._folder / "card.json", msgspec.json.encode(self.memory))
 
     def spec(self) -> WorkerSpec:
         """The control daemon as a worker."""
@@ -217,6 +227,13 @@ class MpsCard:
         """Take up a daemon that outlived ours: its probes are code, and code is not kept in a record."""
         if self._supervisor.find(self.worker_id) is not None:
             self._supervisor.give(self.worker_id, looks={"liveness": self._look}, before_start=self.clean)
+            if self._modes is not None and not self.memory.mode_before:
+                # What was remembered is lost, and the mode is ours: a card that nobody gives back refuses everybody.
+                self.memory = msgspec.structs.replace(self.memory, mode_before=_DEFAULT)
+                try:
+                    self._remember()
+                except OSError as error:
+                    log.warning("a card's memory can't be written", worker=self.worker_id, why=error.strerror)
 
     def clean(self) -> None:
         """Before each start: what a killed daemon left would keep the next one from starting."""

@@ -59,6 +59,10 @@ class Modes:
     mode: dict[str, str] = field(default_factory=dict)
     refusal: str = ""
 
+    async def read(self, uuid: str) -> tuple[str, str]:
+        await trio.lowlevel.checkpoint()
+        return self.mode.get(uuid, "default"), ""
+
     async def make_exclusive(self, uuid: str) -> tuple[str, str]:
         await trio.lowlevel.checkpoint()
         before = self.mode.get(uuid, "default")

@@ -110,3 +110,44 @@ def test_a_card_that_is_asked_for_while_it_is_given_back_is_exclusive(
             await until(lambda: mps.modes.mode == {mps.uuid: "default"}, "the mode of before, and not ours", 60)
 
     trio.run(body)
+
+
+class Killed(BaseException):
+    """The daemon ends here, as by kill -9."""
+
+
+class KilledAtExclusive(Modes):
+    """The mode is set, and then the daemon is no more."""
+
+    async def make_exclusive(self, uuid: str) -> tuple[str, str]:
+        await super().make_exclusive(uuid)
+        raise Killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["the daemon when the mode is set", "what was remembered"])
+def test_a_card_is_given_back_in_its_mode_of_before(mps: Mps, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    monkeypatch.setattr("hypervisor.workers.mps.cards.IDLE_SECONDS", 0.5)
+
+    async def first() -> None:
+        async with mps.cards() as (cards, _):
+            await cards.prepare(mps.allocation(mps.grant()).grants[0], OWNER)
+
+    async def second() -> None:
+        async with mps.cards() as (cards, _):
+            await cards.prepare(mps.hard[0].grants[0], OWNER)
+            mps.hard.clear()
+            await until(lambda: mps.modes.mode == {mps.uuid: "default"}, "its mode of before", 60)
+
+    if lost == "what was remembered":
+        trio.run(first)
+        (mps.folder / "card.json").write_text("{")
+    else:
+        mps.modes = KilledAtExclusive()
+        with pytest.raises(BaseExceptionGroup) as caught:
+            trio.run(first)
+        assert caught.value.subgroup(Killed) is not None
+        modes, mps.modes = mps.modes, Modes()
+        mps.modes.mode = modes.mode
+    assert mps.modes.mode == {mps.uuid: "exclusive-process"}
+    trio.run(second)
