@@ -51,6 +51,8 @@ def _read(file: Any) -> Any:
         return pod_from_mapping(document)
     except (yaml.YAMLError, UnicodeDecodeError, PodError) as error:
         raise CommandError(f"{file.name}: {' '.join(str(error).split())}", status=EXIT_USAGE) from error
+    except RecursionError as error:
+        raise CommandError(f"{file.name} is nested too deeply to be a Pod; give one Pod", status=EXIT_USAGE) from error
 
 
 def _judged(pod: Any, client: Any) -> Iterator[tuple[bool, str]]:

@@ -14,7 +14,7 @@ import trio
 from hypervisor.config import Settings
 from hypervisor.gpu import open_gpu_reader
 from hypervisor.gpu.pipe import COMMAND
-from hypervisor.model import HealthCode, HealthState, Refusal
+from hypervisor.model import HealthCode, HealthState, Inventory, Refusal
 from tests.integration.gpu.conftest import Simulated, condition, good_round, quick, reading, until
 
 
@@ -39,6 +39,34 @@ def test_kill_9_of_the_child(h100: Simulated) -> None:
             assert len(after.devices) == 8
             assert reader.statistics().child_pid not in (None, first)
             assert reader.statistics().restarts == 1
+
+    trio.run(main)
+
+
+@pytest.mark.slow
+def test_kill_9_amid_a_slow_call_is_no_cards_fault(h100: Simulated) -> None:  # field report 68
+    async def main() -> None:
+        async with reading(h100, quick(reading_timeout_seconds=5.0)) as reader:
+            await good_round(reader)
+            number = h100.fault("gpu=4,call=nvmlDeviceGetPowerUsage,delay=2s,count=1")
+
+            def is_in_the_call(_: Inventory) -> bool:
+                return bool(next(each["hits"] for each in h100.machine.show()["faults"] if each["id"] == number))
+
+            struck_at = time.monotonic()
+            await until(reader, is_in_the_call)
+            first = reader.statistics().child_pid
+            assert first is not None
+            os.kill(first, signal.SIGKILL)
+            killed_at = time.monotonic()
+            assert killed_at - struck_at < 1.9, "the call was over"
+            after = await until(
+                reader,
+                lambda now: all(each.readings.power_watts.observed_at > killed_at for each in now.devices),
+            )
+            assert not alive(first)
+            assert [each.health for each in after.devices] == [HealthState.HEALTHY] * 8
+            assert reader.statistics().child_pid != first
 
     trio.run(main)
 

@@ -19,6 +19,10 @@ from tests.kube_fakes.node import INDEX_0, KubeNode, pod
 
 def dry_run(node: KubeNode, document: dict, path: Path) -> subprocess.CompletedProcess[str]:
     path.write_text(yaml.safe_dump(document))
+    return command(node, path)
+
+
+def command(node: KubeNode, path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "hypervisor", "kube", "dry-run", str(path), "--server", node.daemon.admin_address],
         capture_output=True,
@@ -44,6 +48,10 @@ def test_dry_run_says_what_would_be_and_why_not(shared_node: KubeNode, tmp_path:
     no_pod = dry_run(shared_node, {"kind": "Deployment", "metadata": {"name": "x"}}, file)
     assert no_pod.returncode == 2
     assert "is a Deployment and no Pod" in no_pod.stderr
+    file.write_text("[" * 100_000)
+    bottomless = command(shared_node, file)
+    assert bottomless.returncode == 2
+    assert "nested too deeply" in bottomless.stderr
     assert shared_node.allocations() == {}
 
 
