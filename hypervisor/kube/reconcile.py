@@ -14,6 +14,8 @@ from hypervisor.model import Allocation, AllocationPhase, OwnerKind
 
 # A grant that kubelet gave to no container for so long was for a Pod that failed admission.
 UNCLAIMED_SECONDS = 120.0
+# A time that lies further ahead than this is of a clock that was set back since.
+CLOCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,7 @@ def _releases(world: World, ours: Iterable[Allocation]) -> Iterable[Release]:
 
 
 def _discards(world: World, bound: set[str]) -> Iterable[Discard]:
-    newest = _newest(world.grants)
+    newest = _newest(world)
     assigned = {_key(each) for each in world.assignments or ()}
     for grant in world.grants:
         if grant.uid in bound:
@@ -185,14 +187,14 @@ def _rebinds(world: World) -> Iterable[Bind]:
 
 def _binds(world: World) -> Iterable[Bind]:
     """Of grants without a Pod, those of which kubelet says whose they are."""
-    if world.assignments is None:
+    if world.assignments is None or world.asked_at > world.now + CLOCK_SECONDS:
         return
     taken = {(grant.pod_uid, grant.container) for grant in world.grants if grant.pod_uid}
-    newest = _newest(world.grants)
+    newest = _newest(world)
     assigned = {_key(each): each for each in world.assignments}
     for grant in world.grants:
         # What kubelet said before it gave these ids may be of the Pod that had them before.
-        if grant.pod_uid or newest[grant.key] is not grant or world.asked_at <= grant.created_at:
+        if grant.pod_uid or newest[grant.key] is not grant or world.asked_at <= _made_at(grant, world):
             continue
         assignment = assigned.get(grant.key)
         pod = pod_at(assignment, world.pods.values()) if assignment is not None else None
@@ -211,13 +213,18 @@ def _comparisons(world: World, ours: Iterable[Allocation]) -> Iterable[Compare]:
             yield Compare(allocation=allocation, pod=pod, container=allocation.spec.owner.container)
 
 
-def _newest(grants: Iterable[Grant]) -> Mapping[tuple[str, tuple[str, ...]], Grant]:
+def _newest(world: World) -> Mapping[tuple[str, tuple[str, ...]], Grant]:
     found: dict[tuple[str, tuple[str, ...]], Grant] = {}
-    for grant in grants:
+    for grant in world.grants:
         known = found.get(grant.key)
-        if known is None or grant.created_at > known.created_at:
+        if known is None or _made_at(grant, world) > _made_at(known, world):
             found[grant.key] = grant
     return found
+
+
+def _made_at(grant: Grant, world: World) -> float:
+    """When a grant was made, by the clock as it is now: before all else where the clock was set back since."""
+    return grant.created_at if grant.created_at <= world.now + CLOCK_SECONDS else 0.0
 
 
 def _key(assignment: Assignment) -> tuple[str, tuple[str, ...]]:

@@ -50,7 +50,7 @@ class Asking:
         """Ask, if there is a reason to. Cancelled, it may have asked in vain."""
         unbound = any(not grant.pod_uid for grant in self._grants.all)
         native = frozenset(uid for uid, pod in self._pods.pods.items() if pod.native_gpus)
-        long_ago = time.time() - self.asked_at > max(ASK_SECONDS, self._seconds / ASK_PART)
+        long_ago = abs(time.time() - self.asked_at) > max(ASK_SECONDS, self._seconds / ASK_PART)
         if not (self._due or unbound or long_ago or native != self._native):
             return
         asked_at = time.time()

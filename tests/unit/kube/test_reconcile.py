@@ -208,3 +208,13 @@ def test_a_pod_waits_for_an_index_that_another_still_has() -> None:
     assert (held.waiting, held.holder, held.index) == (new, old, 3)
     assert held_indices([replace(old, ended=True), new], indices, frozenset({"u1"})) == []
     assert held_indices([old, new], indices, frozenset()) == []
+
+
+def test_a_clock_that_was_set_back_keeps_no_grant_waiting() -> None:
+    before = a_grant(created_at=4000.0)
+    assert steps(world(grants=(before,))) == (Bind(grant=before, pod=a_pod(), container="main"),)
+    after = a_grant("grant-b", created_at=15.0)
+    found = steps(world(grants=(before, after)))
+    assert kinds(found) == [Discard, Bind]
+    assert found[1].grant is after, "which is the newer one, whatever their times say"
+    assert steps(world(grants=(after,), asked_at=4000.0)) == (), "kubelet was asked before, by the old clock"
