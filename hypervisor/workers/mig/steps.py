@@ -13,6 +13,7 @@ from hypervisor.gpu.mig_control import MigError, PhysicalCard
 from hypervisor.workers.mig.geometry import Geometry, Profile, instance_of, profile_of
 from hypervisor.workers.mig.journal import Journal, Record, Stage
 
+_WITHOUT_MIG = frozenset({codes.NOT_SUPPORTED, codes.FUNCTION_NOT_FOUND})
 NOT_ASKED = MigError(codes.NOT_ASKED, "it was not asked")
 
 
@@ -127,8 +128,10 @@ class Steps:
 def _geometry(card: PhysicalCard, told: wire.MigTold | MigError) -> Geometry | None:
     if isinstance(told, MigError):
         return _unread(card)
-    if told.mode.value is None or not told.profiles:
+    if told.mode.value is None and told.mode.code in _WITHOUT_MIG:
         return None
+    if told.mode.value is None or not told.profiles:
+        return _unread(card)  # a driver in trouble says nothing of what the card can do
     now, next_mode = told.mode.value
     return Geometry(
         parent_uuid=card.uuid,

@@ -35,6 +35,7 @@ class FakeCards:
     pending: set[str] = field(default_factory=set)
     failing: dict[str, wire.MigDone] = field(default_factory=dict)  # create, destroy or enable -> its answer
     idle_success: bool = False  # create says yes and does nothing
+    trouble: wire.MigTold | None = None  # what each look is answered with, in place of the truth
     leaving: bool = False  # a create that fails leaves a GPU instance behind
     before: Callable[[str], None] = lambda _call: None
     calls: list[str] = field(default_factory=list)
@@ -53,6 +54,8 @@ class FakeCards:
 
     async def look(self, bus_ids: Sequence[str]) -> Mapping[str, wire.MigTold | MigError]:
         self._step("look")
+        if self.trouble is not None:
+            return dict.fromkeys(bus_ids, self.trouble)
         return {
             bus_id: wire.MigTold(
                 wire.Answer((int(bus_id in self.enabled), int(bus_id in self.enabled or bus_id in self.pending))),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from hypervisor.gpu import wire
+from hypervisor.gpu import codes, wire
 from hypervisor.model import Refusal, RefusalReason
 from hypervisor.workers.mig.journal import Journal, Stage
 from hypervisor.workers.mig.matching import Wanted
@@ -77,6 +77,32 @@ def test_row_87_instances_of_others_are_counted_and_never_touched(node: Node) ->
     assert partitions.statistics().foreign_instances == 1
     node.settle(node.start())
     assert foreign in node.cards.instances["bus0"]
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        wire.MigTold(wire.Answer(None, codes.UNKNOWN), [], [], codes.UNKNOWN),
+        wire.MigTold(wire.Answer(None, codes.NO_PERMISSION), [], [], codes.NO_PERMISSION),
+        wire.MigTold(wire.Answer((1, 1)), [], []),  # its profiles could not be read
+    ],
+)
+def test_a_driver_in_trouble_does_not_make_a_card_one_without_mig(node: Node, trouble: wire.MigTold) -> None:
+    partitions = node.start()
+    node.cards.trouble = trouble
+    with pytest.raises(Refusal, match="how it is divided now could not be read"):
+        provide(partitions, "a")
+    node.cards.trouble = None
+    assert provide(partitions, "a")
+
+
+def test_a_card_without_mig_is_not_asked_again(node: Node) -> None:
+    partitions = node.start()
+    node.cards.trouble = wire.MigTold(wire.Answer(None, codes.NOT_SUPPORTED), [], [], codes.NOT_SUPPORTED)
+    for _ in range(2):
+        with pytest.raises(Refusal, match="no GPU of this node can be divided by MIG"):
+            provide(partitions, "a")
+        node.cards.trouble = None
 
 
 def test_row_86_what_could_not_be_finished_is_undone(node: Node) -> None:
