@@ -229,7 +229,7 @@ HV_WRAP(cuCtxDestroy_v2, (CUcontext context))
     return destruction_end(&destruction, HV_REAL(cuCtxDestroy_v2)(context));
 }
 
-/* Deprecated counting of uses; whether the last one is gone is not told. */
+/* Deprecated counting of uses; whether the last one is gone is not told, but what went with it is. */
 HV_WRAP(cuCtxAttach, (CUcontext * context, unsigned int flags))
 {
     return HV_REAL(cuCtxAttach)(context, flags);
@@ -237,8 +237,13 @@ HV_WRAP(cuCtxAttach, (CUcontext * context, unsigned int flags))
 
 HV_WRAP(cuCtxDetach, (CUcontext context))
 {
+    CUdevice ordinal;
+    bool known = device_of_context(context, &ordinal);
     CUresult result = HV_REAL(cuCtxDetach)(context);
     hv_thread_context_changed();
+    uint32_t device = known && result == CUDA_SUCCESS ? hv_process_device(hv_process(), ordinal) : HV_MAX_DEVICES;
+    if (device < HV_MAX_DEVICES)
+        forget_what_is_gone(hv_process(), device);
     return result;
 }
 

@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "attach.h"
 #include "driver.h"
@@ -60,9 +61,38 @@ static struct hv_lookup_answer global_answer(void *handle, const char *name, enu
     return (struct hv_lookup_answer){next(RTLD_NEXT, name), 1};
 }
 
+/* In lookup_entry.c. */
+extern __attribute__((visibility("hidden"))) char hv_own_dlsym[], hv_own_dlvsym[];
+
+/* Of ours, for who asks the C library for its own: another library between a
+ * program and dlsym does, by dlvsym or by the C library's handle, and passes
+ * the program's lookups on to what it got. NULL: the name is another. */
+static void *own_lookup(const char *name)
+{
+    if (name == NULL || name[0] != 'd' || name[1] != 'l')
+        return NULL;
+    return strcmp(name, "dlsym") == 0 ? hv_own_dlsym : strcmp(name, "dlvsym") == 0 ? hv_own_dlvsym : NULL;
+}
+
+static struct hv_lookup_answer lookup_answer(void *handle, const char *name, const char *version, void *own,
+                                             void *forward)
+{
+    struct hv_lookup_answer pass = {forward, 0};
+    if (handle == RTLD_NEXT) /* goes by the caller; what has the C library's version is the C library's */
+        return version != NULL && strncmp(version, "GLIBC_", 6) == 0 ? (struct hv_lookup_answer){own, 1} : pass;
+    void *found = version == NULL ? ((dlsym_type *)forward)(handle, name)
+                                  : ((dlvsym_type *)forward)(handle, name, version);
+    bool is_c_library = found != NULL && (found == real_lookup(&real_dlsym, "dlsym") ||
+                                          found == real_lookup(&real_dlvsym, "dlvsym"));
+    return is_c_library ? (struct hv_lookup_answer){own, 1} : pass; /* asked once more, for dlerror's sake */
+}
+
 static struct hv_lookup_answer decide(void *handle, const char *name, const char *version, void *caller, void *forward)
 {
     struct hv_lookup_answer pass = {forward, 0};
+    void *own = own_lookup(name);
+    if (hv_unlikely(own != NULL) && hv_thread.in_lookup == 0 && !hv_driver_contains(caller))
+        return lookup_answer(handle, name, version, own, forward);
     if (!may_be_driver_name(name) || hv_thread.in_lookup != 0)
         return pass;
     enum hv_hook_id id = hv_driver_hook_named(name);

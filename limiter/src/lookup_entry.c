@@ -77,4 +77,11 @@ __asm__(".text\n" ENTRY_MACRO
         ".hidden hv_decide_dlsym\n"
         ".hidden hv_decide_dlvsym\n"
         "ENTRY dlsym, hv_decide_dlsym\n"
-        "ENTRY dlvsym, hv_decide_dlvsym\n");
+        "ENTRY dlvsym, hv_decide_dlvsym\n"
+        /* Names that nobody else's dlsym comes before. */
+        ".globl hv_own_dlsym\n"
+        ".hidden hv_own_dlsym\n"
+        ".set hv_own_dlsym, dlsym\n"
+        ".globl hv_own_dlvsym\n"
+        ".hidden hv_own_dlvsym\n"
+        ".set hv_own_dlvsym, dlvsym\n");

@@ -59,6 +59,35 @@ def test_a_library_that_binds_to_its_own_needs_first_works_and_is_not_reached(
     assert pod.ask(source.replace("MODE", "os.RTLD_LOCAL")) == 2
 
 
+@pytest.mark.parametrize(
+    "found",
+    [
+        'libc.dlvsym(None, b"dlsym", b"GLIBC_2.2.5")',
+        'libc.dlvsym(None, b"dlsym", b"GLIBC_2.34")',
+        'libc.dlvsym(-1, b"dlsym", b"GLIBC_2.2.5")',
+        'libc.dlsym(c_library._handle, b"dlsym")',
+    ],
+)
+def test_who_asks_the_c_library_for_its_own_lookup_is_limited(pod: Pod, found: str) -> None:
+    """As a library does that comes between a program and dlsym."""
+    source = f"""
+        libc, c_library = ctypes.CDLL(None), ctypes.CDLL("libc.so.6")
+        pointer = ctypes.c_void_p
+        libc.dlsym.restype = libc.dlvsym.restype = pointer
+        libc.dlsym.argtypes, libc.dlvsym.argtypes = [pointer, ctypes.c_char_p], [pointer, *[ctypes.c_char_p] * 2]
+        start()
+        lookup = {found}
+        if lookup:
+            allocate = ctypes.CFUNCTYPE(pointer, pointer, ctypes.c_char_p)(lookup)(cuda._handle, b"cuMemAlloc_v2")
+            place = ctypes.c_uint64()
+            tell(ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_size_t)(allocate)(ctypes.addressof(place), 2 * GIB))
+        else:
+            tell("not there")  # this C library has no such version
+    """
+    assert pod.ask(source) in (2, "not there")
+    assert pod.ask(source, limited=False) in (0, "not there")
+
+
 def test_a_versioned_lookup_answers_as_without_the_limiter(pod: Pod, roads: Path) -> None:
     assert pod.run([str(roads), "dlvsym"]).stdout == pod.run([str(roads), "dlvsym"], limited=False).stdout
 
