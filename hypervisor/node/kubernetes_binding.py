@@ -168,6 +168,8 @@ class Binding:
             log.warning("an allocation could not be released and is tried again", id=allocation_id, reason=str(refusal))
             return
         self.released += 1
+        uids = {grant.uid for grant in self._grants.all} | {each.uid for each in self._allocations.all}
+        self._refused = {uid: refused for uid, refused in self._refused.items() if uid in uids}
         self.try_again()
         log.info("released", id=allocation_id, why=why)
 

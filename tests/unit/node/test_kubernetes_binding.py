@@ -27,6 +27,7 @@ class World:
     def __init__(self) -> None:
         self.tried = 0
         self.devices = [v.device()]
+        self.grants = [GRANT]
         self.told: list[str] = []
         self.binding = Binding(
             Settings(),
@@ -35,7 +36,7 @@ class World:
             ),
             commands=self,  # type: ignore[arg-type]
             inventory=lambda: v.inventory(*self.devices),
-            grants=SimpleNamespace(all=()),  # type: ignore[arg-type]
+            grants=SimpleNamespace(all=self.grants),  # type: ignore[arg-type]
             events=SimpleNamespace(tell=lambda pod, kind, reason, *_, **__: self.told.append(reason)),  # type: ignore[arg-type]
             demands=Demands(),
             tentative=SimpleNamespace(why_unprepared=lambda grant: ""),  # type: ignore[arg-type]
@@ -95,5 +96,18 @@ def test_before_the_driver_has_answered_nothing_is_bound_and_nothing_refused() -
         world.devices = [v.device()]
         await world.binding.bind(GRANT, one_pod(vram_limit="1Gi"), "main")
         assert world.tried == 1, "as soon as it has, and not after the time for what was refused"
+
+    trio.run(main)
+
+
+def test_of_what_was_refused_nothing_is_kept_when_its_grant_is_gone() -> None:
+    async def main() -> None:
+        world = World()
+        await world.binding.bind(GRANT, one_pod(vram_limit="1Gi"), "main")
+        await world.binding.release("other", "it has ended")
+        assert set(world.binding._refused) == {GRANT.uid}
+        world.grants.clear()
+        await world.binding.release("other", "it has ended")
+        assert world.binding._refused == {}
 
     trio.run(main)
