@@ -15,8 +15,10 @@ from hypervisor.limits.usage import UsageFile, WorkAccount
 
 _NS = 1_000_000_000
 MOST_BRIEF_NS = 4_000_000.0  # a longer launch is on the line of moments
-LOOKED_BACK = 60  # readings after which it is judged who writes: ten seconds
-MOST_MISSING_NS = 1_000_000_000
+LOOKED_BACK = 60  # readings before it is judged who writes: ten seconds
+MOST_MISSING_NS = 1_000_000_000  # beside the launches that are under way
+UNDER_WAY = 2  # launches of a process that may be charged and not yet on the line
+TOLD_APART = 8  # a part of the charges as large as this is noticed
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +43,20 @@ class Aligned:
     def after(self, reading: Reading, usage: UsageFile, device: int) -> Reading | None:
         """The reading of the window before, with what was done in it; None when there was none.
 
-        reading is of the window that has ended now, with charged_ns as usage says it. Where the limiter, in most of the
-        processes, is of a version that tells no moments, that is all that is known, and reading itself is given. Raises
+        reading is of the window that has ended now, with charged_ns as usage says it. Where the limiter of some
+        processes is of a version that tells no moments, that is all that is known, and reading itself is given. Raises
         LimitFileError.
         """
         work = usage.work(device)
-        if work is None or self._others_write_too(reading.charged_ns, work):
+        if work is None or self._others_write_too(reading, work):
             self._waiting = self._last = None
             return reading
-        brief = replace(reading, charged_ns=work.brief_ns, a_launch_ns=min(reading.a_launch_ns, MOST_BRIEF_NS))
+        brief = replace(
+            reading,
+            charged_ns=work.brief_ns,
+            a_launch_ns=min(reading.a_launch_ns, MOST_BRIEF_NS),
+            by_moments=True,
+        )
         ready, self._waiting = self._waiting, _Waiting(brief, work)
         if ready is None:
             return None
@@ -59,15 +66,19 @@ class Aligned:
             self._covered_ns += self._own(last, ready, usage.covered_ns(device, begin, end))
         return replace(ready.reading, covered_ns=round(self._covered_ns))
 
-    def _others_write_too(self, charged_ns: int, work: WorkAccount) -> bool:
-        """Are most charges of processes that tell no moments? A launch is charged before it is on the line, so some are
-        always missing there."""
-        charged, before, count = self._since or (charged_ns, work, 0)
+    def _others_write_too(self, reading: Reading, work: WorkAccount) -> bool:
+        """Is a good part of the charges of processes that tell no moments? A launch is charged before it is on the
+        line, so some are always missing there, but no more however long one looks."""
+        charged, before, count = self._since or (reading.charged_ns, work, 0)
         told = work.brief_ns - before.brief_ns + work.laid_ns - before.laid_ns
-        missing = charged_ns - charged - told
-        self._since = (charged, before, count + 1) if count < LOOKED_BACK else (charged_ns, work, 0)
-        if count == LOOKED_BACK:
-            self._mixed = missing > MOST_MISSING_NS and 2 * missing > charged_ns - charged
+        passed = reading.charged_ns - charged
+        missing = passed - told
+        late = MOST_MISSING_NS + UNDER_WAY * reading.processes * reading.a_launch_ns
+        if count >= LOOKED_BACK and (missing > late or passed > TOLD_APART * late):
+            self._mixed = missing > late and TOLD_APART * missing > passed
+            self._since = (reading.charged_ns, work, 0)
+        else:
+            self._since = (charged, before, count + 1)
         return self._mixed
 
     def _own(self, last: _Waiting, ready: _Waiting, covered_ns: int) -> float:

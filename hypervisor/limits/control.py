@@ -60,7 +60,7 @@ class Reading:
     does not say), GPU time charged so far at charged_at and how much of that a launch was in the mean, and the share in
     force, what was lent included. covered_ns: on top of that, the time up to busy_at in which long launches were under
     way. under_way: charged work has not ended, and none was charged, since a while before. processes: whose busy
-    ratios were added up, each told in whole percents."""
+    ratios were added up, each told in whole percents. by_moments: charged_ns leaves out what covered_ns tells."""
 
     busy_ratio: float | None
     busy_at: float
@@ -71,6 +71,7 @@ class Reading:
     under_way: bool = False
     covered_ns: int = 0
     processes: int = 1
+    by_moments: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,8 @@ class Correction:
         why = _unusable(reading, last)
         if why:
             keep = last if why == _SAME else reading
+            if why == _COUNTED_ANEW:
+                return replace(self, frozen=why, last=keep, evidence=_Evidence(), lately=_Evidence(), row=())
             return replace(self, frozen=why, last=keep)
         assert last is not None
         assert reading.busy_ratio is not None
@@ -298,6 +301,7 @@ class Correction:
 
 
 _SAME = "the driver says nothing new"
+_COUNTED_ANEW = "charges that are counted otherwise than before"
 
 
 def _unusable(reading: Reading, last: Reading | None) -> str:
@@ -317,6 +321,8 @@ def _unusable(reading: Reading, last: Reading | None) -> str:
         return "no reading before it"
     if reading.busy_at <= last.busy_at or reading.charged_at <= last.charged_at:
         return _SAME
+    if reading.by_moments != last.by_moments:
+        return _COUNTED_ANEW
     if reading.charged_at - last.charged_at > STALE_SECONDS or reading.charged_at - reading.busy_at > STALE_SECONDS:
         return "a reading too long after the one before"
     if reading.charged_ns < last.charged_ns - MOST_RETURNED_NS or reading.covered_ns < last.covered_ns:

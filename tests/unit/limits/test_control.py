@@ -204,3 +204,31 @@ def test_three_windows_that_say_the_same_end_what_came_before() -> None:
         values.append(correction.value)
     assert values[7] == MOST
     assert values[-1] == pytest.approx(1.0, rel=0.02)
+
+
+def test_charges_that_are_counted_otherwise_are_no_evidence() -> None:
+    """From one count to another there is no difference that says how much was charged."""
+
+    def reading(window: int, charged_ns: int, *, by_moments: bool) -> Reading:
+        at = 100 + window / 6
+        return Reading(
+            busy_ratio=0.3,
+            busy_at=at,
+            charged_ns=charged_ns,
+            a_launch_ns=1e6,
+            charged_at=at + 0.05,
+            share=0.3,
+            by_moments=by_moments,
+        )
+
+    correction, window_ns = Correction(), 10**9 // 6
+    for window in range(60):
+        correction = correction.after(reading(window, round(window * window_ns * 0.15), by_moments=True))
+    assert correction.value == pytest.approx(2, rel=0.05)
+    seen = []
+    for window in range(60, 90):
+        correction = correction.after(reading(window, 10**12 + round(window * window_ns * 0.3), by_moments=False))
+        seen.append(correction.value)
+    assert seen[0] == pytest.approx(2, rel=0.05)
+    assert seen[-1] == pytest.approx(1, rel=0.05)
+    assert min(seen) > 0.95

@@ -135,12 +135,24 @@ def test_a_limiter_that_tells_no_moments_is_read_as_before() -> None:
     assert aligned.after(reading(0), usage, 0) == reading(0)
 
 
-def test_processes_that_tell_no_moments_beside_one_that_does_are_read_as_before() -> None:
-    """A second's charges come each second, and only a tenth of them are told."""
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.8])
+def test_processes_that_tell_no_moments_beside_one_that_does_are_read_as_before(part: float) -> None:
+    """A second's charges come each second, and only a part of them is told."""
     usage, aligned = Usage(WorkAccount(1, 0, 0)), Aligned()
     for window in range(150):
-        told = round(window * WINDOW * NS / 10)
+        told = round(window * WINDOW * NS * part)
         usage.account = WorkAccount(1 + told, 0, 0)
         now = replace(reading(window), charged_ns=round(window * WINDOW * NS))
         ready = aligned.after(now, usage, 0)
         assert (ready is now) == (window >= LOOKED_BACK)
+
+
+def test_long_launches_that_are_under_way_are_not_taken_for_processes_that_tell_nothing() -> None:
+    """Eight processes have two launches of a second each that are charged and not on the line yet."""
+    usage, aligned = Usage(WorkAccount(1, 0, 0)), Aligned()
+    charged, late = 0, 16 * NS
+    for window in range(300):
+        charged = round(window * WINDOW * NS / 2)
+        usage.account = WorkAccount(1, max(charged - late, 0), max(charged - late, 0))
+        now = replace(reading(window), charged_ns=charged, a_launch_ns=1e9, processes=8)
+        assert aligned.after(now, usage, 0) is not now
