@@ -260,6 +260,8 @@ class ContainerRuntime:
                 image_ref=found.config.image.image,
                 labels=found.config.labels,
                 annotations=found.config.annotations,
+                # Kubelet removes what begins with it, beneath its working directory if it is empty.
+                log_path=str(self._kubelet_root / "container-logs" / request.id),
             )
         )
 
