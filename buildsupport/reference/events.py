@@ -77,6 +77,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "LimiterBypassed": "a process of it uses a GPU past the limiter",
             "LimiterFailed": "the limiter has met an error of its own",
             "LimiterMismatch": "limiter and limit files are of different major versions",
+            "DeviceNodesLost": "its container may no longer open a GPU's device node: restart the Pod",
             "LimiterRefused": "a process got no CUDA, for its limits were not in order",
             "UsageTampered": "its usage file was changed as no limiter does",
             "SlotsExhausted": "512 of its processes use the GPU; one more was refused",

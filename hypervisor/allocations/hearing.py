@@ -19,6 +19,7 @@ _REASONS = {
     MessageCode.EXPORT_TABLE: (EventType.NORMAL, "DriverTableUsed"),
     MessageCode.INTERNAL: (EventType.WARNING, "LimiterFailed"),
     MessageCode.REFUSED: (EventType.WARNING, "LimiterRefused"),
+    MessageCode.NODES_LOST: (EventType.WARNING, "DeviceNodesLost"),
 }
 
 

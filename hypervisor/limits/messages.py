@@ -22,6 +22,7 @@ class MessageCode(IntEnum):
     EXPORT_TABLE = 6
     INTERNAL = 7
     REFUSED = 8
+    NODES_LOST = 9
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@
  * file of an earlier version has not, and takes a word that is 0 as one that
  * nobody writes. Another major version is refused.
  *   1.1  the sections of coverage and of contexts; contracted, others_ppm, brief_ns, laid_ns,
- *        crowd_ns, learning_until_ns, HV_MESSAGE_REFUSED
+ *        crowd_ns, learning_until_ns, HV_MESSAGE_REFUSED and HV_MESSAGE_NODES_LOST
  *
  * Units are in the names: bytes, ns (nanoseconds), ppm (parts per million; a
  * share of GPU time of 1 000 000 ppm is the whole device). Every time is
@@ -164,6 +164,7 @@ enum hv_message_code {
     HV_MESSAGE_EXPORT_TABLE = 6,     /* a private driver table was handed out */
     HV_MESSAGE_INTERNAL = 7,
     HV_MESSAGE_REFUSED = 8,          /* a process was refused: the limits are not in order, or not there in time */
+    HV_MESSAGE_NODES_LOST = 9,       /* the driver could not begin: a device node may no longer be opened */
 };
 
 struct hv_section {

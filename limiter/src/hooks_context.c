@@ -2,6 +2,7 @@
  * Contexts: which one a thread has, so that a launch knows its device without
  * asking, and what a new one takes.
  */
+#include "device_nodes.h"
 #include "driver.h"
 #include "held.h"
 #include "memory.h"
@@ -21,7 +22,10 @@ HV_WRAP(cuInit, (unsigned int flags))
         return CUDA_ERROR_OPERATING_SYSTEM;
     if (process != NULL)
         hv_memory_heal(process);
-    return HV_REAL(cuInit)(flags);
+    CUresult result = HV_REAL(cuInit)(flags);
+    if (result != CUDA_SUCCESS)
+        hv_tell_lost_nodes();
+    return result;
 }
 
 /* Functions of a private table are not wrapped, and NVIDIA's own runtime takes

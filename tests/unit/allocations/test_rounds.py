@@ -28,6 +28,7 @@ from hypervisor.model import (
     Refusal,
     RefusalReason,
 )
+from tests.daemon_process import wait_until
 from tests.unit.allocations.builders import (
     GIB,
     Node,
@@ -159,6 +160,7 @@ def test_a_process_that_died_before_its_slot_had_its_bytes_leaves_a_total_that_i
         (6, "DriverTableUsed"),
         (7, "LimiterFailed"),
         (8, "LimiterRefused"),
+        (9, "DeviceNodesLost"),
     ],
 )
 def test_what_the_limiter_says_is_told_once_a_minute(
@@ -501,6 +503,8 @@ def test_a_process_that_was_started_with_the_limits_and_has_no_library_is_told(n
     allocation, _ = allocations.allocate(named("job", request("0", vram=2 * GIB)), inventory(device(0)))
     variables = {"PATH": "/usr/bin:/bin", "TF_SHM_PATH": allocations.environment(allocation)["TF_SHM_PATH"]}
     with subprocess.Popen(["sleep", "60"], env=variables) as program:
+        # The kernel shows a program's variables a moment after it has closed what the program does not inherit.
+        wait_until(lambda: Path(f"/proc/{program.pid}/environ").read_bytes(), "its variables")
         on_gpu = ProcessOnGpu(pid=program.pid, memory_bytes=GIB, busy_ratio=0.5)
         for sequence in range(2, 5):
             (usage,) = allocations.step(inventory(device(0, processes=(on_gpu,)), sequence=sequence))

@@ -59,7 +59,7 @@ ROWS = {
     75: ("tests/unit/allocations/test_admission.py", "test_parts_that_sum_to_more_than_the_card_by_a_hair_are_not"),
     76: (f"{KUBE}/test_pods.py", "test_the_same_replicas_without_the_library_or_with_the_limit_doubled_are_not"),
     # container access
-    94: ("tests/unit/kube/test_use_and_files.py", "test_answers_by_injection"),
+    94: ("tests/integration/whole/test_lost_nodes.py", "test_row_94_lost_device_nodes_are_told"),
     96: (f"{GPU}/test_survival.py", "test_detach_ends_every_handle_and_leaves_the_others"),
     97: (f"{KUBE}/test_kubelet.py", "test_kubelet_restarts_twice_quickly_and_has_everything_again"),
 }
