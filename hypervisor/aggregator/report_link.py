@@ -12,6 +12,9 @@ from hypervisor.aggregator.records import NodeRecord, Position
 from hypervisor.model import Refusal
 from hypervisor.v1 import report_pb2, types_pb2
 
+# A node that reads nothing for so long is gone, or its stream ends with its connection.
+SETTLE_SECONDS = 2.0
+
 
 class ReportLink:
     """An open stream of a node. Only the loop's tasks call it, the stream's own handler among them.
@@ -88,6 +91,13 @@ class ReportLink:
             self.ended_because = because
             self._handler.cancel()
 
+    async def settle(self) -> None:
+        """Begin to write nothing more, and wait for what is being written: gRPC sends no status beside it, and a stream
+        whose status was not sent stays open at the other side."""
+        self._closed = True
+        if self._writing is not None:
+            await asyncio.wait({self._writing}, timeout=SETTLE_SECONDS)
+
     def close(self) -> None:
         """The handler is leaving: write nothing more."""
         self._closed = True
@@ -100,7 +110,7 @@ class ReportLink:
 
     async def _write(self) -> None:
         try:
-            while (response := self._next()) is not None:
+            while not self._closed and (response := self._next()) is not None:
                 await self._context.write(response)
         except (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError):
             # The stream has gone while we wrote; its handler finds out by itself.

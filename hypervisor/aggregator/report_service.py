@@ -116,6 +116,7 @@ class ReportService:
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
+            await link.settle()
             await abort_with(context, link.ended_because)
         finally:
             self._close(link)

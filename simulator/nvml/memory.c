@@ -21,11 +21,16 @@ static void narrow(const struct nvml_call *call, const struct sim_mig_device *in
     reading->free_bytes = instance->memory_bytes > instance->used_bytes ? instance->memory_bytes - instance->used_bytes : 0;
 }
 
+/* What a process held is given back when it has ended, before anybody can ask. */
+#define READING_OF_THE_LIVING(call, reading) \
+    sim_machine_reap((call).machine);        \
+    READING(call, reading)
+
 /* Old form: what firmware and driver hold counts as used, so an idle GPU is never quite empty. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 {
     DEVICE_OR_INSTANCE_CALL(call, device, instance);
-    READING(call, reading);
+    READING_OF_THE_LIVING(call, reading);
     narrow(&call, &instance, &reading);
     REQUIRE(call, out != NULL);
     const uint64_t used = used_bytes(&call, &reading);
@@ -39,7 +44,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out)
 {
     DEVICE_OR_INSTANCE_CALL(call, device, instance);
-    READING(call, reading);
+    READING_OF_THE_LIVING(call, reading);
     narrow(&call, &instance, &reading);
     REQUIRE(call, out != NULL);
     if (out->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2))
