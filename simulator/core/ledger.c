@@ -100,16 +100,28 @@ static int above_group_limit(const struct sim_machine *machine, uint32_t index, 
     return sim_memory_limited(machine, index, row, &hard, &held) && (held > hard || bytes > hard - held);
 }
 
+/* Lock held. A row that holds bytes stays its process's until they are given back, under this lock. */
+static int group_has_dead(const struct sim_machine *machine, uint32_t index, uint32_t row)
+{
+    uint32_t group = machine->processes[row].group;
+    for (uint32_t i = 0; i < machine->process_high; i++) {
+        const struct sim_process *process = &machine->processes[i];
+        if (process->state && process->group == group && process->gpu[index].bytes && !sim_process_alive(machine, i))
+            return 1;
+    }
+    return 0;
+}
+
 static int charge(struct sim_machine *machine, uint32_t index, uint32_t row, uint64_t bytes, uint32_t contexts)
 {
-    int buried = 0;
     sim_memory_limit_follow(machine, row);
     for (int attempt = 0;; attempt++) {
         sim_enter_gpu(machine, index);
         struct sim_gpu *gpu = &machine->gpu[index];
-        if (!buried && raises_group_peak(machine, index, row, bytes)) { /* the dead hold nothing and are no part of a peak */
+        /* The dead hold nothing and are no part of a peak. Looked at again with the lock: meanwhile another may have died,
+         * and a third have been given what it held. */
+        while (raises_group_peak(machine, index, row, bytes) && group_has_dead(machine, index, row)) {
             sim_unlock_gpu(machine, index);
-            buried = 1;
             sim_machine_reap(machine);
             sim_enter_gpu(machine, index);
         }
