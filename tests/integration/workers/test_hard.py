@@ -22,7 +22,8 @@ LOAD = Path("hypervisor/native/clients/load").resolve()
 
 
 TWO_AT_A_TIME = """
-"$1" --idle --seconds 10 --hold 2147483648 & first=$!
+"$1" --idle --seconds 10 --hold 2147483648 > "$2" & first=$!
+until grep -q held "$2"; do kill -0 "$first" || exit 1; sleep 0.05; done  # else the second may leave it nothing
 "$1" --idle --seconds 8 --grow 134217728 & second=$!
 wait "$first" && wait "$second"
 """
@@ -55,7 +56,7 @@ def granted(daemon: DaemonProcess, *words: str) -> subprocess.CompletedProcess[s
     return found[-1]
 
 
-def test_a_hard_share_from_grant_to_ledger(hard: DaemonProcess) -> None:
+def test_a_hard_share_from_grant_to_ledger(hard: DaemonProcess, tmp_path: Path) -> None:
     share = ("--gpu", "0", "--compute", "25%", "--vram", "4Gi", "--isolation", "hard")
     answer = granted(hard, "a", *share, "-o", "json")
     assert answer.returncode == 0, answer.stderr
@@ -81,7 +82,18 @@ def test_a_hard_share_from_grant_to_ledger(hard: DaemonProcess) -> None:
     assert 0 < used["peak_bytes"] <= 4 * GIB
 
     # The server bounds each process; that two of them together have no more than the share is up to the limiter.
-    both = [*under[: -len(share) - 2], "both", *share, "--", "/bin/sh", "-c", TWO_AT_A_TIME, "sh", str(LOAD)]
+    both = [
+        *under[: -len(share) - 2],
+        "both",
+        *share,
+        "--",
+        "/bin/sh",
+        "-c",
+        TWO_AT_A_TIME,
+        "sh",
+        str(LOAD),
+        str(tmp_path / "first"),
+    ]
     running = subprocess.Popen(both, env={**os.environ, "SIM_GROUP": "both"}, stdout=subprocess.DEVNULL)
     wait_until(lambda: enforcement(hard, "both") == "ENFORCEMENT_COOPERATIVE", "two processes to be told", 60)
     assert running.wait(timeout=90) == 0
