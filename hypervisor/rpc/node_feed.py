@@ -58,8 +58,11 @@ class NodeFeed:
         with self._counters.watcher(self._max_watchers):
             seen, begun = resume_after, False
             deadline = self._now() + self._heartbeat_seconds
-            while not self._closed:
-                changed = self._changed  # taken before the state is looked at, so that no change is slept through
+            closed = self._closed
+            while not closed:
+                # Both taken before the state is looked at, so that no change is slept through, and none is missed that
+                # came together with the end.
+                changed, closed = self._changed, self._closed
                 messages, state = self._messages_after(seen)
                 if not messages and not begun:
                     messages = [self._heartbeat(state)]
@@ -69,6 +72,8 @@ class NodeFeed:
                 if messages:
                     deadline = self._now() + self._heartbeat_seconds
                 seen, begun = state, True
+                if closed:
+                    return
                 try:
                     async with asyncio.timeout_at(deadline):
                         await changed.wait()

@@ -28,7 +28,10 @@ def test_texts_of_one_pod_are_no_harm_to_others(any_node: KubeNode, annotations:
     hostile, _ = any_node.run(pod(f"hostile-{uuid.uuid4().hex[:6]}", **GOOD, **annotations))
     good, _ = any_node.run(pod(f"good-{uuid.uuid4().hex[:6]}", **GOOD))
     any_node.wait_allocation(good["metadata"]["uid"])
-    assert any(each["type"] == "Warning" for each in any_node.api.events_of(hostile["metadata"]["uid"]))
+    wait_until(
+        lambda: any(each["type"] == "Warning" for each in any_node.api.events_of(hostile["metadata"]["uid"])),
+        "what is wrong with it to be told",
+    )
 
 
 def test_a_name_may_be_as_long_as_kubernetes_takes(shared_node: KubeNode) -> None:

@@ -311,3 +311,22 @@ def test_a_stop_with_a_hundred_watches_is_quick_and_silent(tmp_path: Path) -> No
     assert float(out) < 1.0
     assert set(codes) == {grpc.StatusCode.OK}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_that_comes_together_with_the_end_is_told() -> None:
+    """The daemon publishes that it stops, and then stops: both may be done before a watcher has its turn."""
+
+    async def body() -> None:
+        feed = NodeFeed(builders.make_snapshot())
+        watch = feed.watch(None)
+        assert (await anext(watch)).revision.revision == 1
+        waiting = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(0)
+        feed.publish(builders.make_snapshot(allocations=1, number=2))
+        feed.close()
+        assert (await waiting).revision.revision == 2
+        with pytest.raises(StopAsyncIteration):
+            await anext(watch)
+        assert [message async for message in feed.watch(None)] == []
+
+    asyncio.run(body())
