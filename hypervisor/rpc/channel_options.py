@@ -4,6 +4,17 @@ from __future__ import annotations
 
 MAX_MESSAGE_BYTES = 4 * 2**20
 
+
+def keepalive(idle_seconds: int, answer_seconds: int) -> tuple[tuple[str, int], ...]:
+    """Options by which a silent peer is found out: asked after so long a silence, given up after so much more."""
+    return (
+        ("grpc.keepalive_time_ms", idle_seconds * 1000),
+        ("grpc.keepalive_timeout_ms", answer_seconds * 1000),
+        # It is this one that ends the connection, a minute by default, whatever the one above says.
+        ("grpc.http2.ping_timeout_ms", answer_seconds * 1000),
+    )
+
+
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -19,8 +30,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
     # Our own pings find dead TCP peers; a unix socket needs none, and they cost nothing there.
-    ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
+    *keepalive(60, 20),
 )
 
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hypervisor.model import Refusal
 from hypervisor.rpc.address import TcpAddress, UnixAddress, parse_address
-from hypervisor.rpc.channel_options import CLIENT_OPTIONS
+from hypervisor.rpc.channel_options import CLIENT_OPTIONS, keepalive
 from hypervisor.rpc.refusals import DETAILS_KEY, refusal_from_status
 from hypervisor.rpc.tls import channel_credentials
 
@@ -30,9 +30,7 @@ _SILENT = ("ping timeout", "timed out before receiving SETTINGS")
 _OPTIONS = (
     *CLIENT_OPTIONS,
     # Who watches for hours is told of a server that hangs, instead of taking its silence for calm.
-    ("grpc.keepalive_time_ms", 5_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),
+    *keepalive(5, 10),
     # gRPC's own probes of the bandwidth would use up the two pings that it allows a client that only listens.
     ("grpc.http2.max_pings_without_data", 0),
 )

@@ -18,7 +18,7 @@ import structlog
 
 from hypervisor.model import Event, NodeSnapshot, Revision
 from hypervisor.model.delta import diff
-from hypervisor.rpc.channel_options import CLIENT_OPTIONS
+from hypervisor.rpc.channel_options import CLIENT_OPTIONS, keepalive
 from hypervisor.rpc.convert import Moment, event_to_proto, revision_to_proto
 from hypervisor.rpc.convert.state import delta_to_proto, snapshot_to_proto
 from hypervisor.rpc.report_changes import is_urgent, without_use
@@ -42,8 +42,7 @@ _DEFAULT_HEARTBEAT_SECONDS = 5.0
 _OPTIONS = (
     *CLIENT_OPTIONS,
     # An aggregator whose machine has gone without a word is noticed within half a minute.
-    ("grpc.keepalive_time_ms", 15_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *keepalive(15, 10),
 )
 
 _Call = grpc.aio.StreamStreamCall[report_pb2.ReportRequest, report_pb2.ReportResponse]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -132,6 +134,26 @@ def test_an_outage_costs_nothing_and_all_is_caught_up(aggregator: AggregatorProc
             await wait_until(lambda: shown(aggregator) == node.expected(), "the latest state")
             await wait_until(lambda: len(told(aggregator)) >= 300, "all events")
             assert told(aggregator) == [("uid-a", 1, number) for number in range(1, 301)]
+            await wait_until(lambda: not reporter.failing, "no failure any more")
+
+    trio.run(main)
+
+
+@pytest.mark.slow
+def test_an_aggregator_that_hangs_is_told_within_half_a_minute(aggregator: AggregatorProcess, tmp_path: Path) -> None:
+    """Its sockets stay open and take what is written; nothing but an unanswered ping tells that nobody is there."""
+
+    async def main() -> None:
+        node = FleetNode("a", tmp_path / "a")
+        async with reporting(aggregator, node) as (reporter,):
+            await wait_until(lambda: reporter.statistics().connected, "the stream")
+            os.kill(aggregator.pid, signal.SIGSTOP)
+            try:
+                await wait_until(lambda: reporter.failing, "the failure to be told", seconds=30)
+            finally:
+                os.kill(aggregator.pid, signal.SIGCONT)
+            node.set_available(0, 1.0)
+            await wait_until(lambda: shown(aggregator) == node.expected(), "the latest state")
             await wait_until(lambda: not reporter.failing, "no failure any more")
 
     trio.run(main)
