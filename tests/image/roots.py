@@ -128,24 +128,28 @@ def inside(
         "PIP_CACHE_DIR": PIP_CACHE,
     }
     (CACHE / "pip").mkdir(parents=True, exist_ok=True)
-    resolv = root / "etc/resolv.conf"
-    if Path("/etc/resolv.conf").exists() and not resolv.is_symlink():
-        shutil.copyfile("/etc/resolv.conf", resolv)
-    trust = root / TRUST.lstrip("/")
-    if HOST_TRUST.exists() and not trust.exists():
-        # Whom this host trusts on the way to its package indexes, its new root directory trusts too.
-        trust.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(HOST_TRUST, trust)
+    connect(root)
     return subprocess.run(
         ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", script, "sh", str(root), *command],
         capture_output=True,
         text=True,
         check=False,
-        env={**variables, **_network(), **(environment or {}), "CHROOT_USER": user},
+        env={**variables, **network(), **(environment or {}), "CHROOT_USER": user},
     )
 
 
-def _network() -> dict[str, str]:
+def connect(root: Path) -> None:
+    """Names are looked up in it as on this host, and whom this host trusts on the way to its indexes, it trusts too."""
+    resolv = root / "etc/resolv.conf"
+    if Path("/etc/resolv.conf").exists() and not resolv.is_symlink():
+        shutil.copyfile("/etc/resolv.conf", resolv)
+    trust = root / TRUST.lstrip("/")
+    if HOST_TRUST.exists() and not trust.exists():
+        trust.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(HOST_TRUST, trust)
+
+
+def network() -> dict[str, str]:
     """What pip and apt need on this host to reach their indexes."""
     kept = ("http_proxy", "https_proxy", "no_proxy", "pip_index_url", "pip_extra_index_url")
     found = {name: value for name, value in os.environ.items() if name.lower() in kept}

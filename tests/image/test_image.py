@@ -7,11 +7,13 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.daemon_process import wait_until
 from tests.image import context, dockerfile, roots
+from tests.image.buildah import Buildah
 from tests.image.container import Container
 
 pytestmark = pytest.mark.image
@@ -136,6 +138,36 @@ def test_each_instruction_was_run_as_it_is_written(stages: list[dockerfile.Stage
     # Word by word, so that no way of splitting the file is taken twice.
     words = re.sub(r"(?m)^#.*$", "", written.partition("\nFROM ")[2].replace("\\\n", " ")).split()
     assert " ".join(told).split() == ["FROM", *words]
+
+
+def test_an_independent_builder_makes_the_same_image(image: dockerfile.Stage, tmp_path: Path) -> None:
+    builder = Buildah(tmp_path)
+    digest = builder.base(roots.base("minimal"))
+    with builder.build(digest, REVISION="abc") as built:
+        config = built.config
+        assert config["User"] == image.user
+        assert config["Entrypoint"] == list(image.entrypoint)
+        assert config["Cmd"] == list(image.command)
+        assert config["Healthcheck"]["Test"] == ["CMD", *image.healthcheck]
+        assert set(config["ExposedPorts"]) == {f"{port}/tcp" for port in image.ports}
+        assert image.labels.items() <= config["Labels"].items()
+        environment = dict(line.split("=", 1) for line in config["Env"])
+        assert image.environment.items() <= environment.items()
+        files = _owned_files(image.root)
+        assert len(files) > 1000
+        assert _owned_files(built.root) == files
+
+
+def _owned_files(root: Path) -> dict[str, tuple[int, int, int]]:
+    """Mode, user and group of all that is not the base's own and does not come by running."""
+    places = ("usr/lib/gpu-hypervisor", "usr/bin/hypervisor", "usr/share/doc/gpu-hypervisor")
+    paths = [path for place in places for path in (root / place, *(root / place).rglob("*"))]
+    return {str(path.relative_to(root)): _ownership(path) for path in paths if "__pycache__" not in path.parts}
+
+
+def _ownership(path: Path) -> tuple[int, int, int]:
+    status = path.lstat()
+    return status.st_mode, status.st_uid, status.st_gid
 
 
 def test_the_build_sees_what_is_in_the_repository_and_no_product_of_a_build() -> None:
