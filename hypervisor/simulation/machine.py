@@ -18,6 +18,7 @@ from hypervisor.simulation.report import report
 from hypervisor.simulation.spec import FaultSpec, MachineSpec
 
 _CHECK_BYTES = 16_384
+_FEW_PROCESSES = 32  # for whom room is made at first
 
 
 class MachineError(RuntimeError):
@@ -224,6 +225,31 @@ class Machine:
         """Simulated nanoseconds since the machine was made."""
         return int(lib.sim_now(self._mapping))
 
+    @property
+    def waiting(self) -> int:
+        """Threads that wait for the virtual clock now."""
+        return int(lib.sim_machine_waiting(self._mapping, ffi.new("uint64_t *")))
+
+    def group_busy_ns(self, group: str, gpu: int) -> int:
+        """Time with at least one kernel of a group resident on a GPU; 0 when it never ran. Part of `show`, at once."""
+        reading = ffi.new("struct sim_group_reading *")
+        found = lib.sim_read_group(self._mapping, gpu, group.encode(), reading) == lib.SIM_OK
+        return int(reading.usage.busy_ns) if found else 0
+
+    def process_busy_ns(self, gpu: int) -> list[tuple[str, int, int]]:
+        """Of each process on a GPU its group, pid and busy time. Part of `show`, at once."""
+        count = _FEW_PROCESSES
+        rows = ffi.new("struct sim_process_reading[]", count)
+        if (found := lib.sim_read_processes(self._mapping, gpu, rows, count)) > count:
+            count = lib.SIM_MAX_PROCESSES
+            rows = ffi.new("struct sim_process_reading[]", count)
+            found = min(lib.sim_read_processes(self._mapping, gpu, rows, count), count)
+        return [(self._group_of(rows[at].row), int(rows[at].pid), int(rows[at].usage.busy_ns)) for at in range(found)]
+
+    def _group_of(self, row: int) -> str:
+        group = self._mapping.processes[row].group
+        return str(ffi.string(self._mapping.groups[group].name).decode(errors="replace"))
+
     def show(self) -> dict[str, Any]:
         """Everything on the machine: see `hypervisor.simulation.report`."""
         return report(ffi, lib, self._mapping, str(self.path))
@@ -276,8 +302,9 @@ class Machine:
         lib.sim_machine_step(self._mapping, nanoseconds)
 
     def run_until(self, nanoseconds: int, *, participants: int, real_timeout_seconds: float) -> None:
-        """Move the virtual clock from one waiter's deadline to the next, up to a time of the machine, each time after
-        so many threads are seen waiting for it.
+        """Move the virtual clock from one waiter's deadline to the next, up to a time of the machine, each time when
+        so many threads wait for it. Of those whose time has come one goes on at a time; who is due at the end of the
+        run, with the next one.
 
         Raises:
             MachineError: this machine runs in real time, or the threads did not all come to wait in so much real time.

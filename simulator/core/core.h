@@ -75,10 +75,13 @@ uint64_t sim_wall_ns(const struct sim_machine *machine, uint64_t sim_ns); /* as 
 void sim_wait(struct sim_machine *machine, uint64_t until_ns, const uint32_t *word, uint32_t seen);
 /* Virtual clock: advances it by `ns`, brings all GPUs up to it and wakes who waited. */
 void sim_machine_step(struct sim_machine *machine, uint64_t ns);
+/* Sleeps on clock_wake, which moves with each step and each wake-up, while it is `seen`; of real time. */
+void sim_clock_sleep(struct sim_machine *machine, uint32_t seen, uint64_t timeout_ns);
 /* Virtual clock: threads waiting now, and the earliest time one of them waits for (UINT64_MAX: none). */
 uint32_t sim_machine_waiting(struct sim_machine *machine, uint64_t *earliest_ns);
-/* Virtual clock: steps from deadline to deadline until `until_ns`, each time after `participants` threads
- * are seen waiting. Returns 0, or SIM_NOT_FOUND when they did not all come to wait within `real_timeout_ns`. */
+/* Virtual clock: goes from deadline to deadline until `until_ns`, each time after `participants` threads wait; of
+ * those whose time has come one goes on at a time. Who is due at `until_ns` itself goes on with the next run or step.
+ * Returns 0, or SIM_NOT_FOUND when for `real_timeout_ns` they did not all come to wait. One run at a time. */
 int sim_machine_run_until(struct sim_machine *machine, uint64_t until_ns, uint32_t participants, uint64_t real_timeout_ns);
 
 /* ---- processes ---- */

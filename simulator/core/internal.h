@@ -21,16 +21,25 @@ void sim_lock_table(struct sim_machine *machine);
 void sim_unlock_table(struct sim_machine *machine);
 void sim_lock_gpu(struct sim_machine *machine, uint32_t gpu);
 void sim_unlock_gpu(struct sim_machine *machine, uint32_t gpu);
+void sim_lock_clock(struct sim_machine *machine); /* before all other locks */
+void sim_unlock_clock(struct sim_machine *machine);
 
 /* clock.c */
 void sim_wake(struct sim_machine *machine, uint32_t *word);
 void sim_futex_wait(const uint32_t *word, uint32_t seen, uint64_t timeout_ns);
 void sim_futex_wake(const uint32_t *word);
 uint64_t sim_monotonic_ns(void);
+uint64_t sim_monotonic_coarse_ns(void);
+int sim_moved(const uint32_t *word, uint32_t seen); /* word NULL: never */
+
+/* virtual_clock.c */
+void sim_virtual_wait(struct sim_machine *machine, uint64_t until_ns, const uint32_t *word, uint32_t seen);
+void sim_virtual_wake(struct sim_machine *machine, const uint32_t *word); /* this word has moved */
 
 /* schedule.c: all with the GPU's lock held */
 void sim_schedule(struct sim_machine *machine, uint32_t gpu, uint64_t now_ns);
 uint64_t sim_schedule_next(struct sim_machine *machine, uint32_t gpu); /* when something next ends; UINT64_MAX: nothing runs */
+uint64_t sim_schedule_least(struct sim_machine *machine, uint32_t stream, uint64_t ns); /* when the stream can have run its first `ns` at the earliest */
 void sim_stream_activate(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t stream);
 void sim_stream_deactivate(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t stream);
 void sim_stream_drop(struct sim_machine *machine, uint32_t stream); /* forgets its work */

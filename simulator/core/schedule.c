@@ -392,3 +392,17 @@ uint64_t sim_schedule_next(struct sim_machine *machine, uint32_t index)
     uint64_t left = next_end(machine, gpu, &run);
     return left == UINT64_MAX ? left : gpu->now_ns + left;
 }
+
+uint64_t sim_schedule_least(struct sim_machine *machine, uint32_t index, uint64_t ns)
+{
+    const struct sim_stream *stream = &machine->streams[index];
+    struct sim_gpu *gpu = &machine->gpu[stream->gpu];
+    if (stream->head == stream->tail || head_item(machine, index)->kind != SIM_ITEM_KERNEL)
+        return gpu->now_ns + ns;
+    struct running run;
+    choose(machine, gpu, &run);
+    if (unit_of(machine, gpu, stream) == gpu->slice_owner[lane_of(&run, stream)])
+        return gpu->now_ns + ns;
+    uint64_t left = next_end(machine, gpu, &run);
+    return left == UINT64_MAX ? gpu->now_ns + ns : gpu->now_ns + left + ns; /* until then the others have their turn */
+}

@@ -47,7 +47,7 @@ int sim_machine_sound(const struct sim_machine *machine)
     const struct sim_system_info *system = &machine->system;
     int sound = machine->gpu_count >= 1 && machine->gpu_count <= SIM_MAX_GPUS && machine->seal == sim_machine_seal(machine) &&
                 memchr(system->driver_version, 0, sizeof system->driver_version) &&
-                memchr(system->nvml_version, 0, sizeof system->nvml_version) && lock_made(&machine->table_lock, &model) &&
+                memchr(system->nvml_version, 0, sizeof system->nvml_version) && lock_made(&machine->table_lock, &model) && lock_made(&machine->clock_lock, &model) &&
                 machine->process_high <= SIM_MAX_PROCESSES && machine->stream_high <= SIM_MAX_STREAMS;
     for (uint32_t i = 0; sound && i < SIM_MAX_GPUS; i++) /* a fault may be changing the order: only its bounds count */
         sound = machine->enumeration[i] < SIM_MAX_GPUS && gpu_sound(&machine->gpu[i], &model);

@@ -14,7 +14,7 @@ void sim_enter_gpu(struct sim_machine *machine, uint32_t index)
         sim_faults_apply_due(machine, now);
     uint64_t real = machine->system.clock_mode == SIM_CLOCK_REAL && machine->system.clock_scale_ppm == PPM
                         ? now + machine->clock_origin_ns
-                        : sim_monotonic_ns();
+                        : sim_monotonic_coarse_ns();
     if (__builtin_expect(real >= __atomic_load_n(&machine->next_reap_ns, __ATOMIC_RELAXED), 0))
         sim_machine_reap(machine);
     sim_lock_gpu(machine, index);
@@ -93,7 +93,7 @@ static void wait_for_work(struct sim_machine *machine, uint32_t index, uint64_t 
     struct sim_stream *stream = &machine->streams[index];
     uint32_t gpu = stream->gpu;
     uint64_t now = machine->gpu[gpu].now_ns;
-    uint64_t until = now + least_ns(bound_work);
+    uint64_t until = machine->system.clock_mode == SIM_CLOCK_VIRTUAL ? sim_schedule_least(machine, index, least_ns(bound_work)) : now + least_ns(bound_work);
     const struct sim_item *item = &machine->rings[index][stream->head % SIM_RING_ITEMS];
     if (item->kind == SIM_ITEM_EVENT_WAIT || item->kind == SIM_ITEM_STREAM_WAIT || item->kind == SIM_ITEM_HOST || bound_work == 0) {
         uint64_t next = sim_schedule_next(machine, gpu);

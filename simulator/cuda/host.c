@@ -67,7 +67,7 @@ static void *serve(void *machine_argument)
             sim_stream_host_done(machine, call->row);
             free(call);
         } else { /* on the virtual clock its step wakes us; on the real one this is the resolution of callbacks */
-            sim_futex_wait(&machine->clock_wake, seen, machine->system.clock_mode == SIM_CLOCK_VIRTUAL ? 1000000 : 50000);
+            sim_clock_sleep(machine, seen, machine->system.clock_mode == SIM_CLOCK_VIRTUAL ? 1000000 : 50000);
         }
         pthread_mutex_lock(&host.lock);
     }

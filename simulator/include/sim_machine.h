@@ -5,8 +5,8 @@
  * was created (system.created_wall_ns turns them into wall time). All sizes are bytes.
  *
  * Locks: `table_lock` guards process, group, stream, event-chunk, fault and notice tables; `gpu[i].lock`
- * guards that GPU's ledger, streams and schedule. Order: table_lock first, then GPU locks by rising
- * index. All are robust: who finds a dead owner repairs what derives from the process rows.
+ * guards that GPU's ledger, streams and schedule; `clock_lock` the virtual clock while it goes on. Order:
+ * clock_lock, table_lock, then GPU locks by rising index. All are robust: who finds a dead owner repairs what derives from the process rows.
  */
 #ifndef SIM_MACHINE_H
 #define SIM_MACHINE_H
@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x314d49535550475f) /* "_GPUSIM1" read as a little-endian word */
-#define SIM_LAYOUT_VERSION 7u
+#define SIM_LAYOUT_VERSION 8u
 
 #define SIM_MAX_GPUS 16u
 #define SIM_MAX_LINKS 18u
@@ -451,10 +451,11 @@ struct sim_trace {
 };
 
 struct sim_waiter {      /* a thread that waits on the virtual clock */
-    int32_t thread;      /* kernel thread id, 0: free */
+    int32_t thread;      /* kernel thread id, 0: free; the futex word that it sleeps on: it goes on when this is 0 */
     uint32_t seen;       /* of the word at word_offset: once that moves, the thread wakes up and waits no more */
     uint64_t until_ns;   /* UINT64_MAX: for something that no clock brings */
-    uint64_t word_offset; /* in the machine; 0: it waits for the clock alone */
+    uint64_t word_offset; /* in the machine; 0: it waits for the clock alone; UINT64_MAX: a word that lies elsewhere */
+    uint64_t order;      /* of those whose deadline is the same, who came first goes on first */
 };
 
 struct sim_machine {
@@ -469,7 +470,13 @@ struct sim_machine {
     uint64_t clock_origin_ns; /* CLOCK_MONOTONIC at creation */
     uint64_t virtual_now_ns;
     uint32_t clock_wake;      /* futex word of the virtual clock */
-    uint32_t waiter_wake;     /* futex word: moves when a waiter begins to wait */
+    uint32_t clock_sleepers;  /* threads that sleep on clock_wake itself */
+    uint64_t run_until_ns;    /* where sim_machine_run_until is to come to; 0: none is under way */
+    uint32_t run_participants; /* that have to wait before time goes on */
+    uint32_t run_wake;        /* futex word: moves when the run is over */
+    uint32_t waiter_high;     /* rows of waiters[] from here on were never used */
+    uint32_t waiter_room;
+    uint64_t waits;           /* how often somebody came to wait */
     uint32_t faults_on;       /* number of rows in use: the one word that the hot path looks at */
     uint32_t next_fault_id;
     uint64_t next_device_fault_ns; /* when the next timed device fault is due; UINT64_MAX: none */
@@ -490,6 +497,8 @@ struct sim_machine {
     uint32_t enumeration[SIM_MAX_GPUS]; /* rows of gpu[] in the order in which they are enumerated */
     pthread_mutex_t table_lock;
     uint8_t table_lock_room[64 - sizeof(pthread_mutex_t)];
+    pthread_mutex_t clock_lock; /* of the virtual clock */
+    uint8_t clock_lock_room[64 - sizeof(pthread_mutex_t)];
     struct sim_kernel_rule rules[SIM_MAX_RULES];
     struct sim_fault faults[SIM_MAX_FAULTS];
     struct sim_waiter waiters[SIM_MAX_WAITERS];

@@ -51,15 +51,38 @@ def cell_of(choice: Choice) -> Cell:
     return Cell(pods=tuple(pods), daemon_seconds=daemon)
 
 
+def every_choice() -> Iterator[Choice]:
+    """The whole matrix, as values of its factors."""
+    return (choice for choice in itertools.product(*FACTORS.values()) if not why_not(choice))
+
+
 def every_cell() -> Iterator[Cell]:
     """The whole matrix."""
-    for choice in itertools.product(*FACTORS.values()):
-        if not why_not(choice):
-            yield cell_of(choice)
+    return map(cell_of, every_choice())
 
 
-def covering(strength: int, *, seed: int = 1, candidates: int = 40) -> list[Cell]:
+def words_of(choice: Choice) -> dict[str, str]:
+    """The values of a choice by factor, as people and files know them."""
+    return {factor: _word(factor, value) for factor, value in zip(FACTORS, choice, strict=True)}
+
+
+def _word(factor: str, value: Any) -> str:
+    if factor == "kernels":
+        return "mix" if value == MIXED else f"{value[0]} us"
+    if factor == "percent":
+        return f"{value:g} %"
+    if factor == "daemon_seconds":
+        return "stays" if value is None else f"{value:g} s"
+    return str(value)
+
+
+def covering(strength: int, *, seed: int = 1) -> list[Cell]:
     """Cells in which all values of any `strength` factors come together; greedy, and the same each time."""
+    return [cell_of(choice) for choice in covering_choices(strength, seed=seed)]
+
+
+def covering_choices(strength: int, *, seed: int = 1, candidates: int = 40) -> list[Choice]:
+    """The same as values of the factors."""
     chance = random.Random(seed)
     columns = list(itertools.combinations(range(len(FACTORS)), strength))
     factors = list(FACTORS.values())
@@ -83,7 +106,7 @@ def covering(strength: int, *, seed: int = 1, candidates: int = 40) -> list[Cell
         if best is not None:
             chosen.append(best)
             missing -= gain
-    return [cell_of(choice) for choice in chosen]
+    return chosen
 
 
 def _shuffled(missing: set[Any], chance: random.Random) -> Iterator[Any]:

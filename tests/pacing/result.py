@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from tests.pacing.cell import Cell
@@ -63,4 +64,7 @@ class Result:
         return settled
 
     def _mark(self, moment: float) -> int:
-        return min(range(len(self.marks)), key=lambda at: abs(self.marks[at] - moment))
+        """The mark next to a moment; of two that are as near the earlier one."""
+        after = bisect_left(self.marks, moment)
+        near = range(max(after - 1, 0), min(after + 1, len(self.marks)))
+        return min(near, key=lambda at: abs(self.marks[at] - moment))

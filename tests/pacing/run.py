@@ -6,11 +6,10 @@ import os
 import struct
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from buildsupport.native import ROOT
 from hypervisor.limits import (
@@ -70,6 +69,7 @@ def run(cell: Cell, folder: Path, *, limited: bool = True, real: bool = False) -
         machine = stack.enter_context(machines.opened(path))
         uuids = [str(gpu["uuid"]) for gpu in machine.show()["gpus"]]
         pods = []
+        started = 0
         for number, load in enumerate(cell.pods):
             group = f"pod{number}"
             files = None
@@ -86,11 +86,14 @@ def run(cell: Cell, folder: Path, *, limited: bool = True, real: bool = False) -
             outs = tuple(folder / f"{group}.{process}" for process in range(load.process_count))
             pods.append(Running(load, group, files, outs))
             library = SHIPPED if real else limiter()
-            # Ranks are ready when all are: they meet.
-            ready = [
-                stack.enter_context(_started(load, files, path, group, out, library, n)) for n, out in enumerate(outs)
-            ]
-            for process, out in zip(ready, outs, strict=True):
+            ready = []
+            for n, out in enumerate(outs):
+                process = stack.enter_context(_started(load, files, path, group, out, library, n))
+                ready.append((process, out))
+                if not real:  # one after the other, so that each has the same place each time
+                    started += 1
+                    _await_ready(process, out, lambda count=started: machine.waiting >= count)
+            for process, out in ready if real else ():
                 _await_ready(process, out)
         threads = sum(load.process_count for load in cell.pods)
         marks, busy, daemon = _measure(cell, machine, pods, threads)
@@ -162,37 +165,23 @@ def _measure(
                 time.sleep(left / 1e9)
             now_ns = machine.now_ns() - began_ns  # late by what this process had to wait for a processor
         marks.append(now_ns / 1e9)
-        state = machine.show()
-        for pod, row in zip(pods, _busy(state, pods), strict=True):
-            for device, seconds in enumerate(row):
-                busy[pods.index(pod)][device].append(seconds)
+        for number, pod in enumerate(pods):
+            for device, series in enumerate(busy[number]):
+                series.append(machine.group_busy_ns(pod.group, device) / 1e9)
         if cell.daemon_seconds is None or now_ns < cell.daemon_seconds * 1e9:
-            daemon.window_ended(now_ns / 1e9, _busy_by_process(state, pods))
+            daemon.window_ended(now_ns / 1e9, _busy_by_process(machine, pods))
         if now_ns >= end_ns:
             return marks, busy, daemon
         window += 1
 
 
-def _busy_by_process(state: Mapping[str, Any], pods: list[Running]) -> list[list[dict[int, float]]]:
+def _busy_by_process(machine: Machine, pods: list[Running]) -> list[list[dict[int, float]]]:
     """Busy seconds by Pod, device and process: what a driver tells is of processes."""
+    devices = max(pod.load.devices for pod in pods)
+    of_devices = [machine.process_busy_ns(device) for device in range(devices)]
     return [
         [
-            {
-                int(process["pid"]): process["gpus"][str(device)]["busy_ns"] / 1e9
-                for process in state["processes"]
-                if process["group"] == pod.group and str(device) in process["gpus"]
-            }
-            for device in range(pod.load.devices)
-        ]
-        for pod in pods
-    ]
-
-
-def _busy(state: Mapping[str, Any], pods: list[Running]) -> list[list[float]]:
-    groups = {str(group["name"]): group["gpus"] for group in state["groups"]}
-    return [
-        [
-            groups.get(pod.group, {}).get(str(device), {"busy_ns": 0})["busy_ns"] / 1e9
+            {pid: busy_ns / 1e9 for group, pid, busy_ns in of_devices[device] if group == pod.group}
             for device in range(pod.load.devices)
         ]
         for pod in pods
@@ -234,10 +223,14 @@ def _started(
             process.kill()
 
 
-def _await_ready(process: subprocess.Popen[str], out: Path) -> None:
-    """Until it launches: the virtual clock stands still meanwhile."""
+def _await_ready(process: subprocess.Popen[str], out: Path, waits: Callable[[], bool] = lambda: True) -> None:
+    """Until it launches, and waits for the virtual clock, which stands still meanwhile."""
     deadline = time.monotonic() + REAL_SECONDS
-    while not (out.exists() and out.stat().st_size == _WORDS.size and _WORDS.unpack(out.read_bytes())[0] == 1):
+    while not (_launches(out) and waits()):
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline, "the client does not begin"
-        time.sleep(0.002)
+        time.sleep(0.001)
+
+
+def _launches(out: Path) -> bool:
+    return out.exists() and out.stat().st_size == _WORDS.size and _WORDS.unpack(out.read_bytes())[0] == 1

@@ -140,6 +140,17 @@ def test_it_is_the_limiter_that_holds_them(tmp_path: Path) -> None:
     assert doubled.percent(1, 11) - 25 > 20
 
 
+def test_the_same_cell_gives_the_same_figures(tmp_path: Path) -> None:
+    """One process goes on at a time, those of the same moment in the order in which they came."""
+    cell = Cell(pods=(Load(percent=50, kernels=(100,), processes=4, streams=4), BESIDE), seconds=3)
+    found = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        found.append(run(cell, tmp_path / name))
+    assert found[0] == found[1]
+    assert len(set(found[0].launches)) > 1  # they are not alike by being idle
+
+
 def test_memsets_are_charged_where_the_limits_say_so(tmp_path: Path) -> None:
     """They occupy a copy engine, so it is their number that tells: about a fifth of what comes through uncharged."""
     done = {}
