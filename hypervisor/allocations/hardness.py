@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
-from hypervisor.model import Allocation, DeviceGrant, DeviceObservation, Enforcement, Owner, Refusal
+from hypervisor.model import (
+    Allocation,
+    AllocationUsage,
+    DeviceGrant,
+    DeviceObservation,
+    Enforcement,
+    IsolationMode,
+    Owner,
+    Refusal,
+)
 
 
 class HardCards(Protocol):
@@ -28,3 +38,20 @@ class HardCards(Protocol):
     def enforcement(self, allocation: Allocation) -> Enforcement:
         """How sure it is that a hard allocation's limits hold."""
         ...
+
+
+def judged(usage: AllocationUsage, allocation: Allocation, hard: HardCards | None) -> AllocationUsage:
+    """The account of an allocation; of a hard one, who keeps its server knows how sure its limits are."""
+    if allocation.spec.isolation is not IsolationMode.HARD or hard is None:
+        return usage
+    percent = hard.effective_percent(allocation)
+    devices = tuple(replace(device, effective_sm_percent=percent) for device in usage.devices)
+    if usage.enforcement is Enforcement.VIOLATED:
+        return replace(usage, devices=devices)
+    enforcement = hard.enforcement(allocation)
+    # The server bounds each process. That several of them together keep to the share is up to the limiter in them
+    # (VRAM), or to nobody (SMs).
+    several = len({(each.pid_namespace, each.pid) for each in usage.processes}) > 1
+    if several and enforcement is Enforcement.VERIFIED:
+        enforcement = Enforcement.COOPERATIVE
+    return replace(usage, devices=devices, enforcement=enforcement)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -18,7 +17,7 @@ from hypervisor.allocations.adoption import Ground, adopt, bring_up_to_date, is_
 from hypervisor.allocations.contexts import ContextSizes
 from hypervisor.allocations.environment import environment
 from hypervisor.allocations.foreign import foreign_bytes
-from hypervisor.allocations.hardness import HardCards
+from hypervisor.allocations.hardness import HardCards, judged
 from hypervisor.allocations.held import Held
 from hypervisor.allocations.ledger import Ledger
 from hypervisor.allocations.parts import Parts, drained
@@ -40,14 +39,10 @@ from hypervisor.model import (
     BusyWindow,
     DeviceGrant,
     DeviceRequest,
-    Enforcement,
     EventType,
     Inventory,
     IsolationMode,
     NodeIdentity,
-    ObjectKind,
-    ObjectReference,
-    OwnerKind,
     Refusal,
     RefusalReason,
     Revision,
@@ -114,7 +109,7 @@ class Allocations:
     @property
     def usages(self) -> tuple[AllocationUsage, ...]:
         """The figures of the last round, in the same order."""
-        return tuple(self._judged(held) for held in self._ordered())
+        return tuple(judged(held.current_usage, held.allocation, self.hard) for held in self._ordered())
 
     def reserve(self, uid: str) -> str:
         """Make limit files under a name, grant-..., empty and not armed, before it is known whose they are; those that
@@ -310,27 +305,9 @@ class Allocations:
 
     def statistics(self) -> AllocationsStatistics:
         """Counts for metrics."""
-        count = self._ground.tell.count
-        phases = Counter(held.allocation.phase.value for held in self._held.values())
-        return AllocationsStatistics(
-            allocations=len(self._held),
-            by_phase={phase.value: phases[phase.value] for phase in AllocationPhase},
-            granted_total=count.granted,
-            released_total=count.released,
-            ended_total=count.ended,
-            limits_changed_total=count.limits_changed,
-            published_total=count.published,
-            refused_total=dict(count.refused),
-            adopted=count.adopted,
-            recovered=count.recovered,
-            records_set_aside=count.records_set_aside,
-            orphans_removed=count.orphans_removed,
+        return self._ground.tell.count.statistics(
+            phases=[held.allocation.phase for held in self._held.values()],
             tampered=sum(bool(held.finding) for held in self._held.values()),
-            slots_returned_total=count.slots_returned,
-            recounts_changed_total=count.recounts_changed,
-            rounds_total=count.rounds,
-            last_round_seconds=count.last_round_seconds,
-            adoption_seconds=count.adoption_seconds,
         )
 
     def _ordered(self) -> list[Held]:
@@ -373,25 +350,6 @@ class Allocations:
             promised=self._ledger.promised_on,
             hard=self.hard,
         )
-
-    def _judged(self, held: Held) -> AllocationUsage:
-        """The account of an allocation; of a hard one, who keeps its server knows how sure its limits are."""
-        usage = held.current_usage
-        if held.allocation.spec.isolation is not IsolationMode.HARD or self.hard is None:
-            return usage
-        percent = self.hard.effective_percent(held.allocation)
-        judged = replace(
-            usage, devices=tuple(replace(device, effective_sm_percent=percent) for device in usage.devices)
-        )
-        if usage.enforcement is Enforcement.VIOLATED:
-            return judged
-        enforcement = self.hard.enforcement(held.allocation)
-        # The server bounds each process. That several of them together keep to the share is up to the limiter in them
-        # (VRAM), or to nobody (SMs).
-        several = len({(each.pid_namespace, each.pid) for each in usage.processes}) > 1
-        if several and enforcement is Enforcement.VERIFIED:
-            enforcement = Enforcement.COOPERATIVE
-        return replace(judged, enforcement=enforcement)
 
     def _repeats(self, held: Held, spec: AllocationSpec) -> bool:
         """Whether spec repeats what was granted; False when that has ended meanwhile. Raises Refusal."""
@@ -480,19 +438,4 @@ class Allocations:
 
     def tell_refused(self, spec: AllocationSpec, refusal: Refusal) -> None:
         """Count a refusal, and tell it as an event."""
-        refused = self._ground.tell.count.refused
-        refused[refusal.reason] = refused.get(refusal.reason, 0) + 1
-        name = spec.allocation_id[:63]
-        # A Pod hears it under the same reason from who binds it; this one is for allocations without a Pod.
-        no_partition = (
-            refusal.reason is RefusalReason.PARTITION_TEMPLATE_MATCH_FAILED and spec.owner.kind is not OwnerKind.POD
-        )
-        self._ground.tell.event(
-            ObjectReference(kind=ObjectKind.ALLOCATION, name=name, namespace=spec.owner.namespace[:253]),
-            EventType.WARNING,
-            "PartitionTemplateMatchFailed" if no_partition else "AllocationRefused",
-            f"'{name}' was refused: {refusal}",
-            refusal=refusal.reason.value,
-            field=refusal.field,
-            cause=str(refusal),
-        )
+        self._ground.tell.refused(spec, refusal)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hypervisor.model import EventType, ObjectReference, RefusalReason
+from hypervisor.model import (
+    AllocationPhase,
+    AllocationSpec,
+    EventType,
+    ObjectKind,
+    ObjectReference,
+    OwnerKind,
+    Refusal,
+    RefusalReason,
+)
 
 # emit(type, reason, regarding, message, **fields)
 EmitEvent = Callable[..., None]
@@ -55,6 +65,30 @@ class Counting:
     last_round_seconds: float = 0.0
     adoption_seconds: float = 0.0
 
+    def statistics(self, *, phases: Sequence[AllocationPhase], tampered: int) -> AllocationsStatistics:
+        """The counts, with the state now: the phase of each allocation, and how many have a finding."""
+        by_phase = Counter(phases)
+        return AllocationsStatistics(
+            allocations=len(phases),
+            by_phase={phase.value: by_phase[phase] for phase in AllocationPhase},
+            granted_total=self.granted,
+            released_total=self.released,
+            ended_total=self.ended,
+            limits_changed_total=self.limits_changed,
+            published_total=self.published,
+            refused_total=dict(self.refused),
+            adopted=self.adopted,
+            recovered=self.recovered,
+            records_set_aside=self.records_set_aside,
+            orphans_removed=self.orphans_removed,
+            tampered=tampered,
+            slots_returned_total=self.slots_returned,
+            recounts_changed_total=self.recounts_changed,
+            rounds_total=self.rounds,
+            last_round_seconds=self.last_round_seconds,
+            adoption_seconds=self.adoption_seconds,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Tell:
@@ -66,3 +100,21 @@ class Tell:
     def event(self, regarding: ObjectReference, kind: EventType, reason: str, message: str, **fields: str) -> None:
         """One event, after the fact."""
         self.emit(kind, reason, regarding, message, **fields)
+
+    def refused(self, spec: AllocationSpec, refusal: Refusal) -> None:
+        """Count a refusal, and tell it as an event."""
+        self.count.refused[refusal.reason] = self.count.refused.get(refusal.reason, 0) + 1
+        name = spec.allocation_id[:63]
+        # A Pod hears it under the same reason from who binds it; this one is for allocations without a Pod.
+        no_partition = (
+            refusal.reason is RefusalReason.PARTITION_TEMPLATE_MATCH_FAILED and spec.owner.kind is not OwnerKind.POD
+        )
+        self.event(
+            ObjectReference(kind=ObjectKind.ALLOCATION, name=name, namespace=spec.owner.namespace[:253]),
+            EventType.WARNING,
+            "PartitionTemplateMatchFailed" if no_partition else "AllocationRefused",
+            f"'{name}' was refused: {refusal}",
+            refusal=refusal.reason.value,
+            field=refusal.field,
+            cause=str(refusal),
+        )
