@@ -13,6 +13,7 @@ from hypervisor.limits import LimitFileError
 from hypervisor.limits.aligned import Aligned
 from hypervisor.limits.control import Correction, Reading
 from hypervisor.limits.lending import EXPIRY_MS, Demand, contract, lend
+from hypervisor.limits.neighbours import expected_turns, holds_until_ms, neighbours
 from hypervisor.limits.turns import Turns
 from hypervisor.model import Allocation, BusyWindow, ComputePolicy, EventType, IsolationMode
 from hypervisor.model.allocation import SHARE_FULL_PPM
@@ -45,6 +46,9 @@ def follow(all_held: Iterable[Held], windows: Mapping[str, BusyWindow], tell: Te
                 memory.window_at = None
             elif window.ended_at != memory.window_at:
                 memory.window_at = window.ended_at
+                own = _own_pids(held)
+                if own is not None:
+                    _tell_of_neighbours(held, place, window, own)
                 charged = _charged(held, place, memory)
                 if charged is not None:
                     known = Charged(
@@ -55,6 +59,25 @@ def follow(all_held: Iterable[Held], windows: Mapping[str, BusyWindow], tell: Te
                     )
                     busy = _busy_in(held, window) if memory.attributed else None
                     _correct_in_a_row(held, place, busy, window.ended_at, known, tell)
+
+
+def _own_pids(held: Held) -> set[int] | None:
+    pids = {process.host_pid for process in held.processes}
+    # Whose pid is not known can't be found among those that the driver names.
+    return None if None in pids else {pid for pid in pids if pid is not None}
+
+
+def _tell_of_neighbours(held: Held, place: int, window: BusyWindow, own: set[int]) -> None:
+    memory = held.devices[place]
+    if held.files is None or held.allocation.grants[place].limit_share_ppm >= SHARE_FULL_PPM:
+        return
+    try:
+        count = neighbours(window.ratios, own)
+        held.files.shm.set_neighbours(place, count, holds_until_ms(window.ended_at))
+    except LimitFileError:
+        return  # which is told by who surveys it
+    if memory.aligned is not None:
+        memory.aligned.expect(expected_turns(window.ratios, own))
 
 
 def is_steered(held: Held) -> bool:
@@ -74,9 +97,8 @@ def is_under_way(held: Held, place: int, charged_ns: int) -> bool:
 
 
 def _busy_in(held: Held, window: BusyWindow) -> float | None:
-    pids = {process.host_pid for process in held.processes}
-    # Whose pid is not known can't be found in it.
-    return None if None in pids else min(sum(window.ratios.get(pid, 0.0) for pid in pids if pid is not None), 1.0)
+    pids = _own_pids(held)
+    return None if pids is None else min(sum(window.ratios.get(pid, 0.0) for pid in pids), 1.0)
 
 
 def correct(held: Held, place: int, busy_ratio: float | None, busy_at: float, charged: Charged, tell: Tell) -> None:

@@ -61,10 +61,15 @@ class Aligned:
         if ready is None:
             return None
         last, self._last = self._last, ready
+        relearned = last is not None and work.relearned_at_ns != last.work.relearned_at_ns
         if last is not None and ready.reading.busy_at > last.reading.busy_at:
             begin, end = (round((each.reading.busy_at + self.clock_ahead) * _NS) for each in (last, ready))
             self._covered_ns += self._own(last, ready, usage.covered_ns(device, begin, end))
-        return replace(ready.reading, covered_ns=round(self._covered_ns))
+        return replace(ready.reading, covered_ns=round(self._covered_ns), relearned=relearned)
+
+    def expect(self, turns: float) -> None:
+        """Others' turns as they look from outside, until a long launch tells."""
+        self.turns = self.turns.expected(turns)
 
     def _others_write_too(self, reading: Reading, work: WorkAccount) -> bool:
         """Is a good part of the charges of processes that tell no moments? A launch is charged before it is on the

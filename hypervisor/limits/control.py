@@ -51,6 +51,8 @@ ENOUGH_TO_HOLD_BACK = 3.0  # readings
 IN_A_ROW_ALIKE = 3  # readings that say the same, each within
 A_TENTH = 0.1  # of itself; and so far
 FAR = 0.25  # of the correction from it
+WORD_SECONDS = 1.5  # for so long the limiter's word that work has changed leaves readings out,
+NO_WORD_SECONDS = 10.0  # once in so long: it is only its word
 LEVEL_SECONDS = 0.3  # windows of a sixth of a second hold one launch of 20 ms more or less
 
 
@@ -60,7 +62,8 @@ class Reading:
     does not say), GPU time charged so far at charged_at and how much of that a launch was in the mean, and the share in
     force, what was lent included. covered_ns: on top of that, the time up to busy_at in which long launches were under
     way. under_way: charged work has not ended, and none was charged, since a while before. processes: whose busy
-    ratios were added up, each told in whole percents. by_moments: charged_ns leaves out what covered_ns tells."""
+    ratios were added up, each told in whole percents. by_moments: charged_ns leaves out what covered_ns tells.
+    relearned: the limiter found out in it, or just after it, that work takes much longer or shorter than before."""
 
     busy_ratio: float | None
     busy_at: float
@@ -72,6 +75,7 @@ class Reading:
     covered_ns: int = 0
     processes: int = 1
     by_moments: bool = False
+    relearned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +167,7 @@ class Correction:
     mean: float = 0.0  # busy ratio over about the last MEAN_SECONDS
     surprises: tuple[_Sight, ...] = ()
     row: tuple[_Sight, ...] = ()  # the last few readings one by one
+    relearned_at: float | None = None  # when readings were first left out because work had changed
 
     @property
     def does_not_hold(self) -> bool:
@@ -203,6 +208,13 @@ class Correction:
         if self.value < 1 and level > share * RECOIL + OVER_POINTS and not in_a_row:
             # What was learned to cost too much costs less now; charges are right again before more is learned.
             watched = replace(watched, value=min(1.0, self.value * level / share), evidence=_Evidence())
+        left_out_at = self.relearned_at
+        if left_out_at is None or reading.busy_at - left_out_at >= NO_WORD_SECONDS:
+            left_out_at = reading.busy_at
+        if reading.relearned and reading.busy_at - left_out_at <= WORD_SECONDS:
+            # Charged as what it was, it took what it is now.
+            watched = replace(watched, relearned_at=left_out_at, surprises=(), row=(), lately=_Evidence())
+            return replace(watched, frozen="work that has changed")
         u = (reading.charged_ns - last.charged_ns) / 1e9 / (reading.charged_at - last.charged_at)
         u = max(u + (reading.covered_ns - last.covered_ns) / 1e9 / passed, 0.0)
         if u == 0 and reading.under_way and last.under_way:

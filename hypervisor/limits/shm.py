@@ -35,6 +35,8 @@ class DeviceControl:
     correction_ppm: int
     correction_at_ns: int
     others_ppm: int
+    neighbours: int
+    neighbours_until_ms: int
     borrowed_ppm: int
     borrowed_until_ms: int
     contracted_ppm: int
@@ -130,6 +132,8 @@ class ShmFile:
             correction_ppm=int(found.correction_ppm),
             correction_at_ns=int(found.correction_at_ns),
             others_ppm=int(found.others_ppm),
+            neighbours=int(found.neighbours) & MAX_BORROWED_PPM,
+            neighbours_until_ms=int(found.neighbours) >> lib.HV_BORROWED_SHARE_BITS,
             borrowed_ppm=int(found.borrowed) & MAX_BORROWED_PPM,
             borrowed_until_ms=int(found.borrowed) >> lib.HV_BORROWED_SHARE_BITS,
             contracted_ppm=int(found.contracted) & MAX_BORROWED_PPM,
@@ -150,6 +154,10 @@ class ShmFile:
     def set_others(self, device: int, turns: float) -> None:
         """How many turns others have on the device for one of a process of this allocation."""
         self._store(device, lib.HV_CONTROL_OTHERS_PPM, round(turns * 1_000_000))
+
+    def set_neighbours(self, device: int, count: int, until_ms: int) -> None:
+        """How many processes of others are at work on the device; holds until this time, as of lend()."""
+        self._store(device, lib.HV_CONTROL_NEIGHBOURS, until_ms << lib.HV_BORROWED_SHARE_BITS | count)
 
     def lend(self, device: int, share_ppm: int, until_ms: int) -> None:
         """Lend a share on top of the limit until this time of CLOCK_MONOTONIC in milliseconds; one store."""

@@ -19,15 +19,18 @@ MOST_OWN = 512  # process slots
 LEAST_WINDOW = 0.01
 HALF_A_PERCENT = 0.005
 ENOUGH = 0.1  # of a window under way: less says little
+EXPECTED_WEIGHT = 3e-4  # a window of one process beside one other weighs 0.01
 UNLIKE = 0.15  # of the own part: a window that says something else than those before
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The estimate, what it rests on, and the last window where that was unlike those before."""
+    """The estimate, what it rests on, and the last window where that was unlike those before. is_expected: it rests on
+    no long launch."""
 
     value: float = 0.0
     weight: float = 0.0
+    is_expected: bool = False
     strange: tuple[float, float] | None = None
 
     def after(self, *, busy: float, brief: float, laid: float, own: float, window: float, processes: int = 1) -> Turns:
@@ -45,17 +48,23 @@ class Turns:
         part = taken / laid
         turns = own * (1 / part - 1)
         weight = laid * (part * part / own) ** 2  # as the error of the part goes into that of the turns
-        if self.weight and abs(part - own / (own + self.value)) > UNLIKE * part:
+        if (self.weight or self.is_expected) and abs(part - own / (own + self.value)) > UNLIKE * part:
             if self.strange is None:
                 return replace(self, strange=(turns, weight))
             return Turns().weighed(*self.strange).weighed(turns, weight)
         return replace(self, strange=None).weighed(turns, weight)
 
+    def expected(self, turns: float) -> Turns:
+        """With this for the estimate, where none was made and none is known from before."""
+        if self.weight or (self.value and not self.is_expected):
+            return self
+        return replace(self, value=min(max(turns, 0.0), MOST), is_expected=True)
+
     def weighed(self, turns: float, weight: float) -> Turns:
         """With one more estimate."""
-        before = self.weight * FADING
+        before = EXPECTED_WEIGHT if self.is_expected else self.weight * FADING
         value = (self.value * before + turns * weight) / (before + weight)
-        return replace(self, value=min(max(value, 0.0), MOST), weight=before + weight)
+        return replace(self, value=min(max(value, 0.0), MOST), weight=before + weight, is_expected=False)
 
     def own_part(self, own: float) -> float:
         """What of the time of long launches is the allocation's, with so many of its processes at work."""

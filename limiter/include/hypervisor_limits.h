@@ -19,8 +19,8 @@
  * reader ignores section types that it does not know, does without those that a
  * file of an earlier version has not, and takes a word that is 0 as one that
  * nobody writes. Another major version is refused.
- *   1.1  the sections of coverage and of contexts; contracted, others_ppm, brief_ns, laid_ns,
- *        crowd_ns, learning_until_ns, HV_MESSAGE_REFUSED and HV_MESSAGE_NODES_LOST
+ *   1.1  the sections of coverage and of contexts; contracted, others_ppm, neighbours, brief_ns, laid_ns,
+ *        crowd_ns, relearned_at_ns, learning_until_ns, HV_MESSAGE_REFUSED and HV_MESSAGE_NODES_LOST
  *
  * Units are in the names: bytes, ns (nanoseconds), ppm (parts per million; a
  * share of GPU time of 1 000 000 ppm is the whole device). Every time is
@@ -241,7 +241,8 @@ struct hv_device_control {
     uint32_t reserved0;
     uint64_t contracted;         /* packed like borrowed: the share in force instead of a higher limit; 0: none */
     uint64_t others_ppm;         /* turns that others have on the device for one of a process of the Pod */
-    uint64_t reserved1[5];
+    uint64_t neighbours;         /* packed like borrowed: processes that are not of the Pod and were at work in the last window */
+    uint64_t reserved1[4];
 };
 
 /* Per device, shared by all processes of the Pod. Each line has its own
@@ -264,7 +265,8 @@ struct hv_device_usage {
     uint64_t brief_ns;       /* of that, all but long launches: those are in hv_coverage. 0: nobody tells */
     uint64_t laid_ns;        /* laid down in hv_coverage since the file was made */
     uint64_t crowd_ns;       /* the same, each moment times the processes of the Pod that had work then */
-    uint64_t line3[4];
+    uint64_t relearned_at_ns; /* when work was last found to be other work than it was charged for, by any process */
+    uint64_t line3[3];
 };
 
 /* Which slots may be other than FREE; a hint that saves readers from touching
@@ -443,6 +445,7 @@ HV_ASSERT_OFFSET(hv_device_control, measured_at_ns, 56);
 HV_ASSERT_OFFSET(hv_device_control, freeze, 64);
 HV_ASSERT_OFFSET(hv_device_control, contracted, 72);
 HV_ASSERT_OFFSET(hv_device_control, others_ppm, 80);
+HV_ASSERT_OFFSET(hv_device_control, neighbours, 88);
 HV_ASSERT_SIZE(hv_device_control, 128);
 
 HV_ASSERT_OFFSET(hv_device_usage, total, 0);
@@ -459,6 +462,7 @@ HV_ASSERT_OFFSET(hv_device_usage, charged_ns, 192);
 HV_ASSERT_OFFSET(hv_device_usage, brief_ns, 200);
 HV_ASSERT_OFFSET(hv_device_usage, laid_ns, 208);
 HV_ASSERT_OFFSET(hv_device_usage, crowd_ns, 216);
+HV_ASSERT_OFFSET(hv_device_usage, relearned_at_ns, 224);
 HV_ASSERT_SIZE(hv_device_usage, 256);
 
 HV_ASSERT_SIZE(hv_slot_occupancy, 64);

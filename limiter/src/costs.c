@@ -122,6 +122,12 @@ void hv_costs_average(struct hv_function *function, uint64_t own_ns)
     hv_store_relaxed(&function->cost_ns, next == 0 ? 1 : next);
 }
 
+void hv_costs_begin_anew(struct hv_function *function)
+{
+    if (is_entered(function))
+        hv_store_relaxed(&entry_at(hv_load_relaxed(&function->published) - 1)->cost_ns, hv_load_relaxed(&function->cost_ns));
+}
+
 void hv_costs_publish(struct hv_function *function, uint64_t now_ns)
 {
     uint64_t cost = hv_load_relaxed(&function->cost_ns);

@@ -27,4 +27,7 @@ bool hv_costs_settled(struct hv_function *function, uint64_t now_ns);
  * tell of a moment is chance, and would make one pay for others. */
 void hv_costs_average(struct hv_function *function, uint64_t own_ns);
 
+/* It is other work than before: what all processes have found out about it is nothing any more. */
+void hv_costs_begin_anew(struct hv_function *function);
+
 #endif

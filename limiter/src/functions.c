@@ -8,6 +8,19 @@
 #define PERSISTENT 256 /* samples in a row that are alike: some seconds; charges that are far too low are seen by the daemon before */
 #define SLOWLY 65536
 #define SOON 256
+
+/* Of a short function that takes much longer from one launch to the next so many samples in a row are enough, and so
+ * many times its cost is much: alone on the device; where others have turns and the cost is far below any turn, so that
+ * hardly any launch meets one; else for each process that has turns; and where launches of this process run beside each
+ * other, which makes all of them longer at once. */
+#define RUN 4
+#define OTHER_ALONE 2
+#define OTHER_SHORT 4
+#define SHORT_NS UINT64_C(200000)
+#define OTHER_EACH 3
+#define OTHER_BESIDE 8
+#define RUN_UNTOLD HV_LONGEST_RUN /* where nobody tells who is there */
+
 #define NEAR_PART 4 /* times up to a quarter longer are the launch's own scatter; beyond lie others' turns */
 
 struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t key, const struct hv_identity *identity)
@@ -78,10 +91,64 @@ static bool is_long_now(const struct hv_function *function, const struct hv_meas
     return function->undisturbed_ns >= HV_LONG_NS;
 }
 
-void hv_function_learn(struct hv_function *function, const struct hv_measured *measured)
+/* From how long on a time tells of other work; 0: none does. Of a long launch others' turns are off already, but which
+ * of the Pod's processes is the first to tell of a moment is chance. */
+static uint64_t other_from(const struct hv_function *function, const struct hv_measured *measured)
 {
-    uint32_t samples = hv_load_relaxed_32(&function->samples);
+    uint64_t cost = hv_load_relaxed(&function->cost_ns);
+    if (function->is_long)
+        return cost * OTHER_ALONE * measured->own;
+    uint64_t times = measured->crowd == 1 ? OTHER_ALONE
+                     : cost <= SHORT_NS   ? OTHER_SHORT
+                                          : (uint64_t)OTHER_EACH * measured->crowd;
+    return cost * (measured->beside_others && times != 0 && times < OTHER_BESIDE ? OTHER_BESIDE : times);
+}
+
+/* One more time: is the work other work? What was launched behind other work of its stream has no turn of others before
+ * it, and within it only where the device changes over just then, which is not so in one launch after the other. */
+static bool is_other(struct hv_function *function, const struct hv_measured *measured, uint32_t ns)
+{
+    uint64_t from = other_from(function, measured);
+    ns = function->is_long && measured->own_ns < ns ? (uint32_t)measured->own_ns : ns; /* below ns, which fits */
+    if (from == 0 || ns < from || hv_load_relaxed_32(&function->samples) <= HV_FIRST_SAMPLES) {
+        function->run = 0;
+        return false;
+    }
+    if (measured->idle && measured->crowd != 1 && !function->is_long)
+        return false; /* it may have waited for its turn */
+    function->run_ns[function->run++] = ns;
+    return function->run >= (measured->crowd == 0 && !function->is_long ? RUN_UNTOLD : RUN);
+}
+
+/* Of how many processes' turns a time of the run is. */
+static uint64_t crowd_of(const struct hv_function *function, const struct hv_measured *measured)
+{
+    return measured->crowd == 0 || function->is_long ? 1 : measured->crowd;
+}
+
+/* As if the samples of the run had been the first. */
+static void begin_anew(struct hv_function *function, const struct hv_measured *measured)
+{
+    uint32_t alike, count = function->run - 1; /* the last one is learned after this */
+    memcpy(function->recent_ns, function->run_ns, count * sizeof *function->run_ns);
+    hv_store_relaxed_32(&function->samples, count);
+    function->undisturbed_ns = hv_undisturbed(function->recent_ns, count, &alike);
+    function->mean_ns = function->undisturbed_ns / crowd_of(function, measured);
+    function->own_ns = function->alone_ns = 0;
+    function->persists = 0;
+    function->run = 0;
+    if (function->kind == 0)
+        hv_store_relaxed(&function->first_cost_ns, 0);
+    hv_store_relaxed(&function->cost_ns, function->undisturbed_ns);
+}
+
+bool hv_function_learn(struct hv_function *function, const struct hv_measured *measured)
+{
     uint32_t ns = measured->ns == 0 ? 1 : measured->ns > UINT32_MAX ? UINT32_MAX : (uint32_t)measured->ns;
+    bool other = is_other(function, measured, ns);
+    if (other)
+        begin_anew(function, measured);
+    uint32_t samples = hv_load_relaxed_32(&function->samples);
     function->recent_ns[samples % HV_RECENT_SAMPLES] = ns;
     samples++;
     hv_store_relaxed_32(&function->samples, samples);
@@ -90,13 +157,14 @@ void hv_function_learn(struct hv_function *function, const struct hv_measured *m
     function->undisturbed_ns = hv_undisturbed(function->recent_ns, count, &alike);
     /* The mean of all at first, then of about the last MEAN_OVER. */
     uint64_t weight = samples < MEAN_OVER ? samples : MEAN_OVER;
-    uint64_t own = measured->own_ns < ns ? measured->own_ns : ns;
+    uint64_t own = measured->own_ns < ns ? measured->own_ns : other ? ns / crowd_of(function, measured) : ns;
     function->mean_ns = (function->mean_ns * (weight - 1) + own) / weight;
     /* A launch that takes longer from now on takes about the same time each time; what turns add is different each time. */
     bool all_alike = alike >= count - count / ODD_PART;
     function->persists = all_alike && function->undisturbed_ns > hv_load_relaxed(&function->cost_ns) ? function->persists + 1 : 0;
-    /* On an idle stream each may have waited as long for its turn, for a while. */
-    bool slowly = measured->beside_others || !all_alike || (measured->idle && function->persists < PERSISTENT);
+    /* On an idle stream each may have waited as long for its turn, for a while; if there are others. */
+    bool waited = measured->idle && measured->crowd != 1;
+    bool slowly = measured->beside_others || !all_alike || (waited && function->persists < PERSISTENT);
     hv_store_relaxed_32(&function->is_long, is_long_now(function, measured, samples, slowly));
     uint64_t cost = next_cost(function, measured, slowly);
     /* The first times of this process may be mostly others' turns, where others have measured it in peace. */
@@ -108,4 +176,5 @@ void hv_function_learn(struct hv_function *function, const struct hv_measured *m
         cost = known;
     hv_store_relaxed(&function->cost_ns, cost == 0 ? 1 : cost); /* 0 would mean that it is not known */
     hv_store_relaxed(&function->sampled_at_ns, measured->at_ns);
+    return other;
 }

@@ -17,6 +17,7 @@
 #define HV_FUNCTIONS (1u << HV_FUNCTIONS_LOG2)
 #define HV_FUNCTION_PROBES 16
 #define HV_RECENT_SAMPLES 32
+#define HV_LONGEST_RUN 8
 #define HV_FUNCTION_GRAPH 1 /* hv_learned_cost.kind */
 #define HV_FUNCTION_COPY 2
 
@@ -45,6 +46,10 @@ struct hv_function {
     uint32_t again;         /* the next launch is to be measured too */
     uint64_t own_ns;        /* of long ones: what they added to the Pod's GPU time, in the mean, while somebody looked */
     uint64_t alone_ns;      /* the same since then */
+    uint32_t run;           /* samples in a row that tell of other work: see hv_function_learn */
+    uint32_t run_ns[HV_LONGEST_RUN];
+    uint64_t run_since_ns;  /* when the first launch of it was begun */
+    uint64_t run_ended_ns;  /* charges that have ended meanwhile */
 } __attribute__((aligned(HV_CACHE_LINE)));
 
 _Static_assert(offsetof(struct hv_function, recent_ns) <= HV_CACHE_LINE, "the first line is read by every launch");
@@ -106,7 +111,8 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
  * a time, so there is no undisturbed one to learn from. */
 #define HV_LONG_NS UINT64_C(4000000)
 
-/* Takes a measured time into account. own_ns: what it added to the Pod's GPU
+/* Takes a measured time into account; true when it shows that the work is other work than it was, for which the times
+ * before say nothing. own_ns: what it added to the Pod's GPU
  * time, of long ones; else as measured. beside_others: launches of this process
  * run beside each other, so that times differ with how many do; then a cost
  * rises slowly, because what of it is GPU time was found out for a cost that
@@ -114,10 +120,13 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
  * Pod's turn. too_little: the driver sees more GPU time than charges, so times
  * that are higher than the cost are the launch's own. held: the daemon is silent
  * and its correction is for costs as they are, so they stay unless the work is
- * other work. One thread at a time for each entry. */
+ * other work. crowd: processes at work on the device, this one and the Pod's
+ * other ones among them; 0: not known. own: of the Pod; only told of long ones. One thread at a time for each entry. */
 struct hv_measured {
     uint64_t ns;
     uint64_t own_ns;
+    uint32_t crowd;
+    uint32_t own;
     bool beside_others;
     bool idle;
     bool too_little;
@@ -131,7 +140,7 @@ static inline bool hv_is_other_work(uint64_t before, uint64_t after)
     return after > before + before / 2 || before > after + after / 2;
 }
 
-void hv_function_learn(struct hv_function *function, const struct hv_measured *measured);
+bool hv_function_learn(struct hv_function *function, const struct hv_measured *measured);
 
 /* What the short ones of these times have in common, so that what others' turns
  * add to the rest is not charged to this Pod: the middle one of those near the least,

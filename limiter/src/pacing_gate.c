@@ -43,6 +43,9 @@ void hv_gate_look(struct hv_gate *gate)
     /* One that makes charges less was for charges as they were; if nobody looks any more and they are others, it is none. */
     if (gate->correction_ppm < HV_SHARE_FULL_PPM && hv_load_relaxed_32(&gate->process->sampler.changed[gate->device]) != 0)
         gate->correction_ppm = HV_SHARE_FULL_PPM;
+    if (gate->correction_ppm == hv_load_relaxed(&gate->process->sampler.void_ppm[gate->device]) &&
+        gate->now_ns < hv_load_relaxed(&gate->process->sampler.void_until_ns[gate->device]))
+        gate->correction_ppm = HV_SHARE_FULL_PPM;
     gate->overlap_ppm = hv_survey_overlap_ppm(&gate->process->sampler, gate->device);
     follow_share(gate);
 }

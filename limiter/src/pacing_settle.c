@@ -50,6 +50,8 @@ static void settle(struct hv_gate *gate, const struct hv_sample_result *result)
 {
     if (gate->share_ppm >= HV_SHARE_FULL_PPM)
         return;
+    if (result->missing_ns != 0) /* told, so that the daemon does not look for it; it is too late to wait for it */
+        hv_gate_count(gate, result->copy, true, hv_gate_overlapped(gate, result->missing_ns));
     uint64_t charged = hv_gate_overlapped(gate, result->charged_ns);
     if (result->laid && result->used_ns > charged)
         charge_later(gate, result, result->used_ns - charged);
@@ -73,6 +75,10 @@ void hv_gate_poll(struct hv_gate *gate)
     for (uint32_t i = 0; i < count; i++)
         settle(gate, &results[i]);
     for (uint32_t i = 0; i < count; i++) {
+        if (results[i].other)
+            hv_costs_begin_anew(results[i].function);
+        if (results[i].other || results[i].missing_ns != 0) /* what is told of such work is about right only */
+            hv_store_relaxed(&gate->usage->relearned_at_ns, gate->now_ns);
         if (results[i].laid && hv_load_relaxed_32(&results[i].function->is_long) != 0)
             hv_costs_average(results[i].function, results[i].used_ns);
         hv_costs_publish(results[i].function, gate->now_ns);

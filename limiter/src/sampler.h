@@ -67,6 +67,12 @@ struct hv_sampler {
     uint64_t sampled_ns[HV_MAX_DEVICES];  /* sum of charges at the last sample */
     uint64_t long_ns[HV_MAX_DEVICES];     /* of the charges of long launches those that have not ended */
     uint32_t changed[HV_MAX_DEVICES];     /* 1: charges have changed since the daemon was silent, which its correction was for */
+    const struct hv_function *ended_of[HV_MAX_DEVICES]; /* of the sample that has ended last */
+    uint64_t longer_upto_ns[HV_MAX_DEVICES]; /* charges up to this sum are of work that takes more than they say, */
+    uint64_t longer_times[HV_MAX_DEVICES];   /* and so many times as much more */
+    uint64_t missing_upto_ns[HV_MAX_DEVICES]; /* time for which work beyond its charges was told of */
+    uint64_t void_ppm[HV_MAX_DEVICES];    /* a correction that was for other work, */
+    uint64_t void_until_ns[HV_MAX_DEVICES]; /* and until when it is none */
     struct hv_survey surveys[HV_MAX_DEVICES];
     struct hv_event_clock clocks[HV_MAX_DEVICES];
     struct hv_sample samples[HV_MAX_DEVICES][HV_SAMPLES];
@@ -81,6 +87,8 @@ struct hv_sample_result {
     uint64_t used_ns;  /* what it added to the Pod's GPU time, others' turns taken off: where `laid` */
     bool laid;         /* a long launch, or one whose cost was not known */
     bool guessed;      /* the latter */
+    bool other;    /* the function has turned out to be other work than before */
+    uint64_t missing_ns; /* launches that were charged as other work took so much more, and have ended */
     bool copy; /* runs beside kernels and is no GPU time */
 };
 

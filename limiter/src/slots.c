@@ -153,7 +153,7 @@ uint32_t hv_slots_reap(const struct hv_slot_table *table, const struct hv_slot_i
     return freed;
 }
 
-uint32_t hv_slots_at_work(const struct hv_slot_table *table, uint32_t device)
+uint32_t hv_slots_at_work_since(const struct hv_slot_table *table, uint32_t device, uint64_t since_ns)
 {
     uint32_t count = 0;
     for (uint32_t word = 0; word < HV_SLOT_BITMAP_WORDS; word++) {
@@ -161,9 +161,15 @@ uint32_t hv_slots_at_work(const struct hv_slot_table *table, uint32_t device)
         for (; bits != 0; bits &= bits - 1) {
             const struct hv_process_slot *slot = hv_slot_at(table, word * 64 + (uint32_t)__builtin_ctzll(bits));
             if ((hv_load_relaxed(&slot->state) & 0xff) == HV_SLOT_LIVE &&
-                hv_load_relaxed(&slot->devices[device].unfinished_ns) != 0)
+                (hv_load_relaxed(&slot->devices[device].unfinished_ns) != 0 ||
+                 hv_load_relaxed(&slot->last_launch_ns) >= since_ns))
                 count++;
         }
     }
     return count;
+}
+
+uint32_t hv_slots_at_work(const struct hv_slot_table *table, uint32_t device)
+{
+    return hv_slots_at_work_since(table, device, UINT64_MAX);
 }

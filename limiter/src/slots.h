@@ -111,6 +111,8 @@ int32_t hv_slots_claim(const struct hv_slot_table *table, const struct hv_slot_i
 
 /* Processes that have work on the device which has not been seen to end. */
 uint32_t hv_slots_at_work(const struct hv_slot_table *table, uint32_t device);
+/* The same, and those that have launched something since then. */
+uint32_t hv_slots_at_work_since(const struct hv_slot_table *table, uint32_t device, uint64_t since_ns);
 
 /* Give back the slots of dead processes; how many there were. */
 uint32_t hv_slots_reap(const struct hv_slot_table *table, const struct hv_slot_identity *self,

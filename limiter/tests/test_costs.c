@@ -37,11 +37,11 @@ static void follows_a_change(void)
         learn(&function, 100, NOT_LAID, false);
     CHECK_EQUAL(function.cost_ns, 100);
     for (int i = 0; i < HV_RECENT_SAMPLES - 2; i++)
-        learn(&function, 1000, NOT_LAID, false); /* a neighbour's turns may do this */
+        learn(&function, 300, NOT_LAID, false); /* a neighbour's turns may do this */
     CHECK_EQUAL(function.cost_ns, 100);
     for (int i = 0; i < 2; i++)
-        learn(&function, 1000, NOT_LAID, false);
-    CHECK_EQUAL(function.cost_ns, 1000);
+        learn(&function, 300, NOT_LAID, false);
+    CHECK_EQUAL(function.cost_ns, 300);
     learn(&function, 0, NOT_LAID, false);
     CHECK(function.cost_ns >= 1); /* 0 would mean not learned */
 }
@@ -53,7 +53,7 @@ static void rises_slowly_among_scattered_times(void)
     for (int i = 0; i < 40; i++)
         learn(&function, 100000, NOT_LAID, false);
     for (uint64_t i = 0; i < 60; i++)
-        learn(&function, 150000 + i * 7919 % 64 * 40000, NOT_LAID, false);
+        learn(&function, 150000 + i * 7919 % 64 * 7000, NOT_LAID, false);
     CHECK(function.cost_ns < 160000);
 }
 
@@ -185,8 +185,8 @@ static void rises_sooner_where_charges_are_too_little(void)
         learn(&told, 100000, NOT_LAID, true);
         learn(&not_told, 100000, NOT_LAID, true);
     }
-    struct hv_measured longer = {.ns = 1000000, .own_ns = NOT_LAID, .beside_others = true, .at_ns = 1};
-    for (int i = 0; i < 100; i++) {
+    struct hv_measured longer = {.ns = 600000, .own_ns = NOT_LAID, .beside_others = true, .at_ns = 1};
+    for (int i = 0; i < 150; i++) {
         hv_function_learn(&not_told, &longer);
         longer.too_little = true;
         hv_function_learn(&told, &longer);
@@ -194,6 +194,96 @@ static void rises_sooner_where_charges_are_too_little(void)
     }
     CHECK(told.cost_ns > 250000);
     CHECK(not_told.cost_ns < 110000);
+}
+
+/* ---- other work ---- */
+
+/* A function that has cost `before` for long. Times in a row of ns from then on, until it costs more; 0: it does not. */
+static int longer_than(uint64_t before, uint64_t ns, uint32_t crowd, bool idle, bool beside_others)
+{
+    struct hv_function function = {0};
+    struct hv_measured measured = {
+        .ns = before, .own_ns = NOT_LAID, .crowd = crowd, .idle = idle, .beside_others = beside_others, .at_ns = 1};
+    for (int i = 0; i < 40; i++)
+        (void)hv_function_learn(&function, &measured);
+    measured.ns = ns;
+    for (int i = 1; i <= 16; i++) {
+        bool other = hv_function_learn(&function, &measured);
+        CHECK(other == (function.cost_ns > before * 2));
+        if (other)
+            return i;
+    }
+    return 0;
+}
+
+static int longer_after(uint64_t ns, uint32_t crowd, bool idle, bool beside_others)
+{
+    return longer_than(100000, ns, crowd, idle, beside_others);
+}
+
+static void other_work_is_seen_soon(void)
+{
+    CHECK_EQUAL(longer_after(1000000, 1, false, false), 4);
+    CHECK_EQUAL(longer_after(1000000, 1, true, false), 4); /* nobody is there to wait for */
+    CHECK_EQUAL(longer_after(1000000, 2, false, false), 4);
+    CHECK_EQUAL(longer_after(1000000, 0, false, false), 8); /* nobody tells */
+    CHECK_EQUAL(longer_after(1000000, 1, false, true), 4);
+    CHECK_EQUAL(longer_after(1000000, 9, false, false), 4); /* eight others, whose turns few launches meet */
+    CHECK_EQUAL(longer_than(1000000, 20000000, 2, false, false), 4);
+}
+
+static void turns_are_no_other_work(void)
+{
+    CHECK_EQUAL(longer_after(150000, 1, false, false), 0);
+    CHECK_EQUAL(longer_after(1000000, 2, true, false), 0);  /* each may have waited for its turn */
+    CHECK_EQUAL(longer_after(1000000, 0, true, false), 0);
+    CHECK_EQUAL(longer_after(300000, 2, false, false), 0);
+    CHECK_EQUAL(longer_than(1000000, 5000000, 2, false, false), 0);  /* another's turns in each */
+    CHECK_EQUAL(longer_than(1000000, 10000000, 4, false, false), 0); /* three others' */
+    CHECK_EQUAL(longer_than(1000000, 100000000, 0, false, false), 0); /* nobody tells */
+    CHECK_EQUAL(longer_after(400000, 1, false, true), 0);   /* four streams at once */
+}
+
+/* One time that is not longer says that the work is as it was. */
+static void one_short_time_ends_a_run(void)
+{
+    struct hv_function function = {0};
+    struct hv_measured measured = {.ns = 100000, .own_ns = NOT_LAID, .crowd = 2, .at_ns = 1};
+    for (int i = 0; i < 400; i++) {
+        measured.ns = i < 40 || i % 4 == 0 ? 100000 : 1000000;
+        CHECK(!hv_function_learn(&function, &measured));
+    }
+    CHECK(function.cost_ns < 110000);
+}
+
+/* What was taken for other work by mistake is put right by the first time that shows it. */
+static void a_mistake_is_short(void)
+{
+    struct hv_function function = {0};
+    struct hv_measured measured = {.ns = 100000, .own_ns = NOT_LAID, .crowd = 1, .at_ns = 1};
+    for (int i = 0; i < 40; i++)
+        (void)hv_function_learn(&function, &measured);
+    measured.ns = 2000000;
+    for (int i = 0; i < 4; i++)
+        (void)hv_function_learn(&function, &measured);
+    CHECK_EQUAL(function.cost_ns, 2000000);
+    measured.ns = 100000;
+    (void)hv_function_learn(&function, &measured);
+    CHECK_EQUAL(function.cost_ns, 100000);
+}
+
+/* One that has become long costs what of it is the Pod's own. */
+static void other_work_that_is_long(void)
+{
+    struct hv_function function = {0};
+    struct hv_measured measured = {.ns = 1 * MS, .own_ns = NOT_LAID, .crowd = 2, .at_ns = 1};
+    for (int i = 0; i < 40; i++)
+        (void)hv_function_learn(&function, &measured);
+    measured.ns = 20 * MS;
+    for (int i = 0; i < 4; i++)
+        (void)hv_function_learn(&function, &measured);
+    CHECK(function.is_long);
+    CHECK_EQUAL(function.cost_ns, 10 * MS);
 }
 
 int main(void)
@@ -211,5 +301,10 @@ int main(void)
     own_turns();
     held_costs_stay();
     rises_sooner_where_charges_are_too_little();
+    other_work_is_seen_soon();
+    turns_are_no_other_work();
+    one_short_time_ends_a_run();
+    a_mistake_is_short();
+    other_work_that_is_long();
     return CHECK_RESULT();
 }

@@ -8,6 +8,7 @@ from hypervisor.limits import LimitFiles, UsageSurvey, new_survey_buffer
 from hypervisor.limits.aligned import Aligned
 from hypervisor.limits.control import Correction, Reading
 from hypervisor.limits.lending import EXPIRY_MS, Demand, contract
+from hypervisor.limits.neighbours import expected_turns, holds_until_ms, neighbours
 from tests.pacing.cell import Load
 
 # Of the limiter on the virtual clock, as limiter/tests/os_clock_virtual.h says; it has no 0.
@@ -56,13 +57,27 @@ class Daemon:
                     share=self._contracted[pod] or load.share,
                     under_way=any(slot.devices and slot.devices[device].unfinished_ns for slot in survey.slots),
                 )
+                ratios, own = self._busy_ratios(last, device, since), busy[pod][device]
+                files.shm.set_neighbours(device, neighbours(ratios, own), holds_until_ms(self._clock_ahead + now))
                 aligned = self._aligned[pod][device]
+                aligned.expect(expected_turns(ratios, own))
                 ready = aligned.after(reading, files.usage, device)
                 files.shm.set_others(device, aligned.turns.value)
                 if ready is None:
                     continue
                 correction = self._corrections[pod][device] = self._corrections[pod][device].after(ready)
                 files.shm.set_correction(device, round(correction.value * 1e6), round((self._clock_ahead + now) * 1e9))
+
+    def _busy_ratios(
+        self, last: Sequence[Sequence[Mapping[int, float]]], device: int, window: float
+    ) -> Mapping[int, float]:
+        """Of all processes on a device, as the driver tells it: whole percents."""
+        return {
+            pid: round(100 * (seconds - before[device].get(pid, 0.0)) / window) / 100
+            for devices, before in zip(self._busy, last, strict=True)
+            if device < len(devices)
+            for pid, seconds in devices[device].items()
+        }
 
     def _contract(self, now: float) -> None:
         """Where limits sum up to more than the first device: all Pods of a cell are always at work."""

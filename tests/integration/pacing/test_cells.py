@@ -3,6 +3,7 @@ test_matrix.py and takes longer."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,20 +74,45 @@ def test_beside_a_neighbour_without_a_limit(tmp_path: Path) -> None:
     assert abs(result.error()) <= 2.0
 
 
-@pytest.mark.parametrize("beside", [False, True])
-@pytest.mark.parametrize(("kernel", "later", "settled"), [(1000, 10000, 4), (100, 1000, 3), (10000, 1000, 1)])
-def test_the_same_function_ten_times_as_long_settles_again(
-    kernel: int, later: int, settled: int, beside: bool, tmp_path: Path
-) -> None:
-    """It takes ten times as long, or a tenth, from half way on: what was learned of it is wrong. What is queued by then
-    can't be called back, and a second is not enough to tell it from others' turns (docs/compute.md)."""
-    load = Load(percent=25, kernels=(kernel,), later=(later,), change_ms=5000, same=True)
+CHANGES = {
+    "100 us to 1 ms": (Load(percent=25, kernels=(100,), later=(1000,)), False),
+    "1 ms to 10 ms": (Load(percent=25, kernels=(1000,), later=(10000,)), False),
+    "10 ms to 1 ms": (Load(percent=25, kernels=(10000,), later=(1000,)), False),
+    "20 us to 200 us, beside": (Load(percent=25, kernels=(20,), later=(200,)), True),
+    "1 ms to 10 ms, beside": (Load(percent=25, kernels=(1000,), later=(10000,)), True),
+    "10 ms to 1 ms, beside": (Load(percent=25, kernels=(10000,), later=(1000,)), True),
+}
+MORE_CHANGES = {
+    "20 us to 200 us": (Load(percent=25, kernels=(20,), later=(200,)), False),
+    "10 %": (Load(percent=10, kernels=(100,), later=(1000,)), False),
+    "50 %": (Load(percent=50, kernels=(1000,), later=(10000,)), False),
+    "75 %": (Load(percent=75, kernels=(20,), later=(200,)), False),
+    "100 us to 1 ms, beside": (Load(percent=25, kernels=(100,), later=(1000,)), True),
+    "10 %, beside": (Load(percent=10, kernels=(1000,), later=(10000,)), True),
+    "40 %, beside": (Load(percent=40, kernels=(100,), later=(1000,)), True),
+    "graph": (Load(percent=25, kernels=(20,), later=(200,), form="graph"), False),
+    "graph, beside": (Load(percent=25, kernels=(20,), later=(200,), form="graph"), True),
+    "two processes": (Load(percent=25, kernels=(100,), later=(1000,), processes=2), False),
+    "eight processes": (Load(percent=50, kernels=(100,), later=(1000,), processes=8), False),
+    "four streams": (Load(percent=25, kernels=(100,), later=(1000,), streams=4, grid=10000), False),
+    "10 ms to 100 ms": (Load(percent=25, kernels=(10000,), later=(100_000,)), False),
+    "20 ms to 2 ms": (Load(percent=50, kernels=(20000,), later=(2000,)), True),
+}
+
+
+@pytest.mark.parametrize("name", [*CHANGES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_CHANGES)])
+def test_the_same_function_ten_times_as_long_settles_again_within_a_second(name: str, tmp_path: Path) -> None:
+    """It takes ten times as long, or a tenth, from half way on: what was learned of it is wrong, and what is queued by
+    then can't be called back. From one second later on the share is neither above nor below."""
+    load, beside = (CHANGES | MORE_CHANGES)[name]
+    load = replace(load, change_ms=5000, same=True)
     result = run(Cell(pods=(load, BESIDE) if beside else (load,), seconds=12), tmp_path)
-    launched, as_before = sum(result.launches), 12 * 0.25 / kernel * 1e6
-    assert (launched < as_before) == (later > kernel)  # it has changed
+    launched, as_before = sum(result.launches), 12 * load.share / load.kernels[0] * 1e6
+    assert (launched < as_before) == (load.later > load.kernels)  # it has changed
     points = 2 if beside else 1
-    assert result.percent(1, 5) == pytest.approx(25, abs=points)
-    assert result.percent(5 + settled, 13) == pytest.approx(25, abs=points)
+    assert result.percent(1, 5) == pytest.approx(load.percent, abs=points)
+    for end in (8, 10, 13):
+        assert result.percent(6, end) == pytest.approx(load.percent, abs=points)
 
 
 def test_guaranteed_shares_where_limits_sum_up_to_more_than_the_card(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -179,14 +181,23 @@ def reading(
     return usages[0].devices[0]
 
 
-def windows(allocations: Allocations, clock: Clock, pod: Pod, *, busy: float, charged: float, count: int) -> None:
+def windows(
+    allocations: Allocations,
+    clock: Clock,
+    pod: Pod,
+    *,
+    busy: float,
+    charged: float,
+    count: int,
+    beside: Mapping[int, float] = MappingProxyType({}),
+) -> None:
     """Windows of a sixth of a second, each with two control steps; the inventory stays the same."""
     process = ProcessOnGpu(pid=os.getpid(), memory_bytes=GIB // 2, busy_ratio=busy, busy_observed_at=clock.now)
     found = inventory(device(processes=(process,)), sequence=round(clock.now), observed_at=clock.now)
     (uuid,) = (one.identity.uuid for one in found.devices)
     for _ in range(count):
         pod.charge(charged / 6)
-        window = BusyWindow(ended_at=clock.now, ratios={os.getpid(): busy})
+        window = BusyWindow(ended_at=clock.now, ratios={os.getpid(): busy, **beside})
         for _ in range(2):
             clock.now += 1 / 12
             allocations.step(found, {uuid: window})
@@ -227,6 +238,21 @@ def attached(allocations: Allocations, share: float = 50) -> Pod:
     pod = granted(allocations, owner("job", share))
     pod.tenant.attach(0, pid=os.getpid(), start=start_time(os.getpid()), namespace=own_namespace())
     return pod
+
+
+def test_neighbours_at_work_are_told_for_a_while(node: Node, clock: Clock) -> None:
+    """Each window tells whether anybody else is at work; with a dead daemon the word ends by itself."""
+    allocations = node.start()
+    pod = attached(allocations)
+    windows(allocations, clock, pod, busy=0.5, charged=0.5, count=1)
+    assert pod.control.neighbours == 0
+    assert clock.now * 1000 < pod.control.neighbours_until_ms < (clock.now + 1) * 1000
+    windows(allocations, clock, pod, busy=0.5, charged=0.5, count=1, beside={1: 0.2, 2: 0.0, 3: 0.3})
+    assert pod.control.neighbours == 2
+    until_ms = pod.control.neighbours_until_ms
+    clock.now += 1.0
+    allocations.step(inventory(device()))
+    assert pod.control.neighbours_until_ms == until_ms < clock.now * 1000
 
 
 def test_costs_that_are_too_low_are_corrected(node: Node, clock: Clock) -> None:

@@ -232,3 +232,29 @@ def test_charges_that_are_counted_otherwise_are_no_evidence() -> None:
     assert seen[0] == pytest.approx(2, rel=0.05)
     assert seen[-1] == pytest.approx(1, rel=0.05)
     assert min(seen) > 0.95
+
+
+def told_of_a_change(relearned: list[bool]) -> list[Correction]:
+    """Readings of a Pod that is charged a quarter of what it takes, with its limiter's word that work has changed."""
+    plant = Plant(share=0.25, factor=1.0)
+    correction, corrections = Correction(), []
+    for word in relearned:
+        plant.at += 1 / 6
+        plant.charged += 0.25 / 6
+        correction = correction.after(replace(plant.reading(1.0), relearned=word))
+        corrections.append(correction)
+    return corrections
+
+
+def test_readings_of_work_that_has_changed_are_left_out() -> None:
+    """Charged as what it was, it took what it is: no other work is like that."""
+    assert told_of_a_change([False] * 4)[-1].value > 1.5
+    corrections = told_of_a_change([False, True, True, False])
+    assert corrections[-1].value == 1.0
+    assert corrections[2].frozen == "work that has changed"
+
+
+def test_the_word_alone_does_not_hold_readings_off() -> None:
+    """It is only the limiter's word: said without end it is heard for a while in ten seconds."""
+    assert told_of_a_change([True] * 20)[-1].value > 1.5
+    assert told_of_a_change([True] * 80)[-1].does_not_hold

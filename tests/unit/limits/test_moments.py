@@ -130,6 +130,17 @@ def test_a_reading_waits_for_the_next_window_and_has_others_turns_taken_off() ->
     assert given[-1].charged_ns == 1
 
 
+def test_a_change_that_is_told_in_a_window_or_just_after_it_marks_its_reading() -> None:
+    """A reading is judged when the next window has ended, and what was found out in that is known by then."""
+    usage, aligned = Usage(WorkAccount(1, 0, 0)), Aligned()
+    marked: list[bool] = []
+    for window in range(8):
+        usage.account = WorkAccount(1, 0, 0, 7 if window >= 4 else 0)
+        ready = aligned.after(reading(window), usage, 0)
+        marked.append(ready is not None and ready.relearned)
+    assert marked == [False] * 4 + [True] * 2 + [False] * 2
+
+
 def test_a_limiter_that_tells_no_moments_is_read_as_before() -> None:
     usage, aligned = Usage(None), Aligned()
     assert aligned.after(reading(0), usage, 0) == reading(0)

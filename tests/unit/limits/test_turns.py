@@ -94,3 +94,22 @@ def test_no_history_takes_it_out_of_bounds(windows: list[tuple[float, float, flo
         turns = turns.after(busy=busy, brief=brief, laid=laid, own=own, window=window)
         assert 0 <= turns.value <= MOST
         assert 0 < turns.own_part(1) <= 1
+
+
+def test_what_is_expected_gives_way_to_what_long_launches_tell() -> None:
+    assert Turns().expected(1.0).own_part(1) == 0.5
+    turns = Turns().expected(1.0)
+    for _ in range(4):
+        turns = seen(turns, own=1, others=2.0)
+    assert turns.own_part(1) == pytest.approx(1 / 3, abs=0.02)
+    assert turns.expected(5.0) == turns
+
+
+def test_what_is_known_from_before_is_not_expected_anew() -> None:
+    assert Turns(2.0).expected(1.0) == Turns(2.0)
+
+
+def test_an_odd_window_does_not_put_aside_what_is_expected() -> None:
+    """Most of the window's busy time was charged as brief launches, so what is left for the long one is too little."""
+    odd = Turns().expected(1.0).after(busy=0.08, brief=0.075, laid=0.05, own=1, window=WINDOW)
+    assert odd.own_part(1) == pytest.approx(0.5, abs=0.05)

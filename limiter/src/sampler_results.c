@@ -1,0 +1,261 @@
+#include "sampler_results.h"
+
+#include "bucket.h"
+#include "coverage.h"
+#include "driver.h"
+#include "survey.h"
+
+/* Of a launch that has not ended. */
+#define LAY_EVERY_NS UINT64_C(20000000)
+
+#define OWN_OVER 16 /* launches over which what is their own is averaged */
+#define ALONE_OVER 8 /* and once nobody tells of others: they may have gone */
+#define GONE_PART 8 /* eighths of it that others have to take off to be missed */
+
+/* Charges are called too little where the correction is above 1 by this part. */
+#define TOO_LITTLE_PART 2
+
+/* Who has launched something in the last time may have had a turn in it. */
+#define LATELY_NS UINT64_C(50000000)
+
+/* How much work that is other work than was charged may be told of with one launch. */
+#define MOST_MISSING_NS UINT64_C(1000000000)
+#define MOST_TIMES 1000
+#define FAR_OFF 2 /* times its charge */
+
+/* How long a correction that was for work as it was is left out of account, unless the daemon has moved it before. */
+#define VOID_NS UINT64_C(2000000000)
+
+/* After so long without a word the daemon is taken to be gone. It says one each half second. */
+#define SILENT_NS UINT64_C(1500000000)
+
+uint64_t hv_sample_advance_ended(struct hv_sampler *sampler, const struct hv_sample *sample)
+{
+    uint64_t ended = hv_load_relaxed(&sampler->ended_ns[sample->device]);
+    if (ended >= sample->charged_upto)
+        return 0;
+    hv_store_relaxed(&sampler->ended_ns[sample->device], sample->charged_upto);
+    return sample->charged_upto - ended;
+}
+
+/* The time from the clock's base to an event in nanoseconds; false where the driver does not say. */
+static bool since_base(const struct hv_event_clock *clock, CUevent event, int64_t *ns)
+{
+    float milliseconds;
+    if (HV_DRIVER(cuEventElapsedTime)(&milliseconds, clock->base, event) != CUDA_SUCCESS)
+        return false;
+    *ns = (int64_t)((double)milliseconds * 1e6);
+    return true;
+}
+
+/* The launch has begun, and this context has a clock: when, on ours. */
+static bool begin_of(const struct hv_event_clock *clock, const struct hv_sample *sample, uint64_t *begin_ns)
+{
+    int64_t start;
+    if (clock->context != sample->context || clock->base == NULL || !since_base(clock, sample->start, &start))
+        return false;
+    /* Signed: the start may lie before the base, and both are far below 2^62. */
+    *begin_ns = (uint64_t)((int64_t)clock->base_at_ns + start) + sample->gap_ns;
+    return true;
+}
+
+/* A start event is not over before it was recorded and an end event is over when it is seen to be. */
+static void bound_clock(struct hv_event_clock *clock, const struct hv_sample *sample, uint64_t now_ns)
+{
+    int64_t start, end;
+    if (clock->context != sample->context || clock->base == NULL || !since_base(clock, sample->start, &start) ||
+        !since_base(clock, sample->end, &end))
+        return;
+    int64_t base = (int64_t)clock->base_at_ns;
+    int64_t earliest = (int64_t)sample->begun_at_ns - start, latest = (int64_t)now_ns - end;
+    clock->base_at_ns = (uint64_t)(base < earliest ? earliest : base > latest ? latest : base);
+}
+
+/* Lay down how far the launch has gone. */
+static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t begin_ns, uint64_t upto_ns)
+{
+    struct hv_device_usage *usage = files->devices[sample->device];
+    if (sample->laid_upto_ns == 0) {
+        sample->laid_from_ns = begin_ns;
+        sample->laid_upto_ns = begin_ns;
+    }
+    if (upto_ns <= sample->laid_upto_ns)
+        return;
+    uint64_t added = hv_cover(files->coverage[sample->device], sample->laid_upto_ns, upto_ns);
+    uint32_t own = hv_slots_at_work(&files->slots, sample->device);
+    sample->laid_upto_ns = upto_ns;
+    sample->laid_ns += added;
+    sample->own_ns += hv_own_turns(added, own, hv_load_relaxed(&files->control[sample->device]->others_ppm));
+    hv_add_relaxed(&usage->laid_ns, added);
+    hv_add_relaxed(&usage->crowd_ns, added * (own == 0 ? 1 : own));
+}
+
+void hv_sample_lay_unfinished(struct hv_sampler *sampler, const struct hv_files *files, struct hv_sample *sample,
+                              uint64_t now_ns)
+{
+    uint64_t begin_ns;
+    uint64_t since = sample->laid_upto_ns != 0 ? sample->laid_upto_ns : sample->ready_at_ns;
+    if (sample->laid && now_ns > since && now_ns - since >= LAY_EVERY_NS &&
+        begin_of(&sampler->clocks[sample->device], sample, &begin_ns))
+        lay(files, sample, begin_ns, now_ns);
+}
+
+static void lay_all(struct hv_sampler *sampler, const struct hv_files *files, struct hv_sample *sample,
+                    uint64_t measured_ns, uint64_t now_ns)
+{
+    struct hv_event_clock *clock = &sampler->clocks[sample->device];
+    uint64_t begin_ns;
+    bound_clock(clock, sample, now_ns);
+    if (!begin_of(clock, sample, &begin_ns))
+        begin_ns = sample->ready_at_ns;
+    uint64_t end_ns = begin_ns + measured_ns;
+    lay(files, sample, begin_ns, end_ns < now_ns ? end_ns : now_ns);
+}
+
+/* The driver sees the Pod busier than it is charged. */
+static bool charges_are_too_little(const struct hv_files *files, uint32_t device)
+{
+    uint32_t correction = hv_plausible_correction(hv_load_relaxed(&files->control[device]->correction_ppm));
+    return correction > HV_SHARE_FULL_PPM + HV_SHARE_FULL_PPM / TOO_LITTLE_PART;
+}
+
+bool hv_sample_is_held(const struct hv_files *files, uint32_t device, uint64_t now_ns)
+{
+    uint64_t corrected_at = hv_load_relaxed(&files->control[device]->correction_at_ns);
+    return corrected_at != 0 && now_ns > corrected_at && now_ns - corrected_at > SILENT_NS;
+}
+
+static uint32_t own_at_work(const struct hv_files *files, uint32_t device, uint64_t now_ns)
+{
+    uint32_t own = hv_slots_at_work_since(&files->slots, device, now_ns - LATELY_NS);
+    return own == 0 ? 1 : own;
+}
+
+/* How many processes have turns on the device; 0: nobody tells. The Pod's own are looked for where it matters only. */
+static uint32_t crowd(const struct hv_files *files, const struct hv_sample *sample, uint64_t measured_ns, uint64_t now_ns)
+{
+    uint64_t word = hv_load_relaxed(&files->control[sample->device]->neighbours);
+    if (word >> HV_BORROWED_SHARE_BITS <= now_ns / 1000000)
+        return 0;
+    uint64_t others = word & HV_BORROWED_SHARE_MASK; /* below 2^20 */
+    if (measured_ns <= sample->charged_ns + sample->charged_ns / 4)
+        return 2; /* one that is not lengthened tells the same whoever is there */
+    return (uint32_t)others + own_at_work(files, sample->device, now_ns);
+}
+
+static uint64_t averaged(uint64_t mean, uint64_t new, uint32_t over)
+{
+    return mean == 0 ? new : mean - mean / over + new / over;
+}
+
+/* What of a long launch is the Pod's own. Where nobody looks any more how many
+ * turns others have, and launches take much less than before, the others have
+ * gone: then so much more of their time is their own that it is as before. */
+static uint64_t own_part(const struct hv_sample *sample, const struct hv_measured *measured)
+{
+    bool by_itself = measured->own == 1 && !measured->beside_others; /* else who tells first of a moment is chance */
+    struct hv_function *function = sample->function;
+    if (!measured->held) {
+        function->own_ns = averaged(function->own_ns, sample->own_ns, OWN_OVER);
+        function->alone_ns = function->own_ns;
+        return sample->own_ns;
+    }
+    function->alone_ns = averaged(function->alone_ns, sample->own_ns, by_itself ? ALONE_OVER : OWN_OVER);
+    if (function->alone_ns >= function->own_ns - function->own_ns / GONE_PART * 3 || function->alone_ns == 0)
+        return sample->own_ns;
+    unsigned __int128 scaled = (unsigned __int128)sample->own_ns * function->own_ns / function->alone_ns;
+    return scaled < sample->laid_ns ? (uint64_t)scaled : sample->laid_ns; /* not more than it was measured to take */
+}
+
+/* The work is other work than before_ns was charged for: so is what is still under way of it, and a correction that
+ * was raised because of that is for charges as they were. */
+static void count_anew(struct hv_sampler *sampler, const struct hv_files *files, const struct hv_sample *sample,
+                       uint64_t before_ns, uint64_t now_ns)
+{
+    uint32_t device = sample->device;
+    uint64_t cost = hv_load_relaxed(&sample->function->cost_ns);
+    uint64_t more = before_ns != 0 && cost > before_ns ? cost / before_ns - 1 : 0; /* the rest is no matter here */
+    hv_store_relaxed(&sampler->longer_times[device], more < MOST_TIMES ? more : MOST_TIMES);
+    hv_store_relaxed(&sampler->longer_upto_ns[device], hv_load_relaxed(&sampler->charged_ns[device]));
+    if (charges_are_too_little(files, device)) {
+        hv_store_relaxed(&sampler->void_until_ns[device], now_ns + VOID_NS);
+        hv_store_relaxed(&sampler->void_ppm[device], hv_load_relaxed(&files->control[device]->correction_ppm));
+    }
+}
+
+/* What the launches that have ended with this one, charged like it when they were launched, took beyond that; with all
+ * that was told of before not more than there was time for. What was laid down is accounted for there. */
+static uint64_t missing(struct hv_sampler *sampler, const struct hv_sample *sample, uint64_t ended_ns, uint32_t crowd,
+                        uint64_t now_ns)
+{
+    uint64_t cost = hv_load_relaxed(&sample->function->cost_ns);
+    uint64_t *told_upto = &sampler->missing_upto_ns[sample->device];
+    if (sample->laid || sample->function->kind == HV_FUNCTION_COPY || sample->charged_ns == 0 ||
+        cost / FAR_OFF < sample->charged_ns)
+        return 0;
+    uint64_t turns = crowd == 0 ? 1 : crowd;
+    uint64_t room = now_ns > *told_upto ? (now_ns - *told_upto) / turns : 0;
+    unsigned __int128 more = (unsigned __int128)ended_ns * (cost - sample->charged_ns) / sample->charged_ns;
+    uint64_t told = more < room ? (uint64_t)more : room;
+    *told_upto += told * turns;
+    return told;
+}
+
+/* How much of the charges for this function has ended with this sample: what came between two of its samples was most
+ * likely its own, where there was another function's between them nobody can tell. */
+static uint64_t ended_of(struct hv_sampler *sampler, const struct hv_sample *sample)
+{
+    uint64_t ended_ns = hv_sample_advance_ended(sampler, sample);
+    bool same = sampler->ended_of[sample->device] == sample->function;
+    sampler->ended_of[sample->device] = sample->function;
+    return same || ended_ns < sample->charged_ns ? ended_ns : sample->charged_ns;
+}
+
+struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct hv_sample *sample,
+                                            const struct hv_files *files, uint64_t elapsed_ns, uint64_t now_ns)
+{
+    uint64_t ended_with = ended_of(sampler, sample);
+    struct hv_sample_result result = {.function = sample->function,
+                                      .charged_ns = sample->charged_ns,
+                                      .measured_ns = elapsed_ns > sample->gap_ns ? elapsed_ns - sample->gap_ns : elapsed_ns,
+                                      .copy = sample->function->kind == HV_FUNCTION_COPY};
+    struct hv_measured measured = {.ns = result.measured_ns,
+                                   .own_ns = result.measured_ns,
+                                   .beside_others = sampler->surveys[sample->device].several,
+                                   .idle = sample->recorded_at_ns != 0,
+                                   .held = hv_sample_is_held(files, sample->device, now_ns),
+                                   .too_little = charges_are_too_little(files, sample->device),
+                                   .at_ns = now_ns};
+    measured.crowd = sample->laid ? 0 : crowd(files, sample, result.measured_ns, now_ns);
+    if (sample->laid) {
+        lay_all(sampler, files, sample, result.measured_ns, now_ns);
+        result.laid = true;
+        result.guessed = sample->unlearned;
+        result.began_ns = sample->laid_from_ns;
+        measured.own = own_at_work(files, sample->device, now_ns);
+        result.used_ns = own_part(sample, &measured);
+        measured.own_ns = result.used_ns;
+    }
+    uint64_t before = hv_load_relaxed(&sample->function->cost_ns);
+    uint32_t run_before = sample->function->run;
+    bool other = hv_function_learn(sample->function, &measured);
+    if (run_before != 0)
+        ended_with += sample->function->run_ended_ns;
+    sample->function->run_ended_ns = sample->function->run != 0 ? ended_with : 0;
+    if (run_before == 0)
+        sample->function->run_since_ns = sample->begun_at_ns;
+    if (other && sampler->missing_upto_ns[sample->device] < sample->function->run_since_ns)
+        sampler->missing_upto_ns[sample->device] = sample->function->run_since_ns;
+    if (other)
+        count_anew(sampler, files, sample, before, now_ns);
+    result.other = other;
+    result.missing_ns = missing(sampler, sample, ended_with, measured.crowd, now_ns);
+    if (!measured.held)
+        hv_store_relaxed_32(&sampler->changed[sample->device], 0);
+    if (before != 0 && hv_is_other_work(before, hv_load_relaxed(&sample->function->cost_ns))) {
+        hv_survey_again(sampler, sample->device, now_ns);
+        if (measured.held && !sample->laid)
+            hv_store_relaxed_32(&sampler->changed[sample->device], 1);
+    }
+    return result;
+}
