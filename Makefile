@@ -9,7 +9,7 @@ NATIVE_INPUTS := $(wildcard limiter/*/*.[ch] limiter/*/*.def limiter/*.map limit
 	simulator/*/*.def simulator/*/*.csv simulator/*/*.map simulator/*/*/*.def simulator/*.py protos/*/*.proto protos/hypervisor/v1/*.proto \
 	hypervisor/workers/shim/*.[ch] buildsupport/*.py setup.py)
 
-.PHONY: all setup demo test test-slow test-clients test-image deb bench docs reference manifests lint format clean
+.PHONY: all setup demo test test-slow test-clients test-arm64 test-image deb bench docs reference manifests lint format clean
 
 all: setup
 
@@ -49,6 +49,10 @@ test-slow: setup
 # Programs of others on the simulated driver; what they need is fetched into .cache the first time.
 test-clients: setup
 	@$(BIN)/python -m pytest -q -m "clients and not gpu" $(TEST_ARGS)
+
+# The C sources for arm64, compiled and emulated (Debian: gcc-aarch64-linux-gnu, qemu-user).
+test-arm64: setup
+	@$(BIN)/python -m pytest -q -m slow tests/integration/limiter/test_arm64.py $(TEST_ARGS)
 
 # The image's steps and the package for hosts, in root directories of Debian (as root, on Debian or Ubuntu). What they
 # are made of is kept in .cache/image, so that a second run is quick.

@@ -64,9 +64,19 @@ static CUresult create(CUcontext context, CUarray *out, const CUDA_ARRAY3D_DESCR
     }
     *array = (struct CUarray_st){.kind = HANDLE_ARRAY, .gpu = context->gpu, .charged = bytes, .shape = *shape, .levels = levels, .context = context, .data = data, .bytes = bytes};
     sim_lock_driver();
-    array->next = sim_driver.arrays;
-    sim_driver.arrays = array;
+    /* Its context went meanwhile, and what it held with it: this came too late for that. */
+    int late = context->kind != HANDLE_CONTEXT;
+    if (!late) {
+        array->next = sim_driver.arrays;
+        sim_driver.arrays = array;
+    }
     sim_unlock_driver();
+    if (late) {
+        munmap(data, bytes);
+        free(array);
+        sim_refund(sim_here(), context->gpu, sim_driver.process, bytes);
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
     *out = array;
     return CUDA_SUCCESS;
 }

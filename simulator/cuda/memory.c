@@ -141,6 +141,27 @@ SIM_EXPORTED CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     return allocate(address, bytes, MEMORY_DEVICE);
 }
 
+#define LOW_END (UINT64_C(1) << 32)
+#define LOW_STEP (UINT64_C(16) << 20)
+
+/* Room below 4 GiB: x86-64 finds it by a flag, elsewhere places are tried. */
+static void *low_room(uint64_t bytes)
+{
+    const int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+#ifdef MAP_32BIT
+    return mmap(NULL, bytes, protection, flags | MAP_32BIT, -1, 0);
+#else
+    for (uint64_t at = LOW_STEP; at + bytes <= LOW_END; at += LOW_STEP) {
+        void *room = mmap((void *)(uintptr_t)at, bytes, protection, flags, -1, 0); /* a wish, which the kernel need not follow */
+        if (room != MAP_FAILED && address_of(room) + bytes <= LOW_END)
+            return room;
+        if (room != MAP_FAILED)
+            munmap(room, bytes);
+    }
+    return MAP_FAILED;
+#endif
+}
+
 /* The first interface has 32-bit addresses, which a 64-bit process cannot use for buffers of this driver. */
 SIM_EXPORTED CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *address, unsigned int bytes)
 {
@@ -154,7 +175,7 @@ SIM_EXPORTED CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *address, unsigned int b
     if (status != SIM_OK)
         return sim_result(status);
     int saved = errno;
-    void *room = mmap(NULL, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_32BIT, -1, 0);
+    void *room = low_room(whole_pages(bytes));
     errno = saved;
     struct memory *memory = room == MAP_FAILED ? NULL : calloc(1, sizeof *memory);
     if (!memory) {
@@ -169,8 +190,13 @@ SIM_EXPORTED CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *address, unsigned int b
     sim_lock_driver();
     memory->id = sim_driver.next_id++;
     sim_memory_insert(memory);
+    int late = context->kind != HANDLE_CONTEXT; /* as in sim_memory_new */
+    if (late)
+        sim_memory_delete(memory, 1);
     sim_unlock_driver();
-    *address = (CUdeviceptr_v1)wide; /* MAP_32BIT: it fits */
+    if (late)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *address = (CUdeviceptr_v1)wide; /* it fits: low_room */
     return CUDA_SUCCESS;
 }
 

@@ -517,7 +517,12 @@ struct sim_machine {
 };
 
 /* The layout is fixed: who changes a row must raise SIM_LAYOUT_VERSION and these figures. */
+#if defined(__aarch64__)
+_Static_assert(sizeof(pthread_mutex_t) == 48, "robust mutex of another libc: the file cannot be shared with it");
+#endif
+#if !defined(__aarch64__)
 _Static_assert(sizeof(pthread_mutex_t) == 40, "robust mutex of another libc: the file cannot be shared with it");
+#endif
 _Static_assert(sizeof(struct sim_item) == 64, "item");
 _Static_assert(sizeof(struct sim_gpu_usage) == 64, "usage");
 _Static_assert(sizeof(struct sim_event) == 32, "event");
