@@ -85,14 +85,14 @@ void hv_binding_ended(struct hv_process *process, const struct hv_unbinding *unb
         drop(process, handle, unbinding);
 }
 
-/* An object that is not known as a physical handle is an array. */
+/* An object that is neither an endpoint nor known as a physical handle is an array. */
 static uint64_t array_on(struct hv_process *process, uint32_t device)
 {
     uint64_t array = 0, value;
     lock(&process->bindings.lock);
     for (uint32_t i = 0; i < HV_BINDINGS && array == 0; i++) {
         const struct hv_binding *binding = &process->bindings.bindings[i];
-        if (binding->object != 0 && binding->device == device &&
+        if (binding->object != 0 && (binding->object & HV_ENDPOINT) == 0 && binding->device == device &&
             !hv_pointer_get(&process->pointers, HV_POINTER_PHYSICAL, binding->object, &value))
             array = binding->object;
     }

@@ -1,6 +1,6 @@
 /*
  * Physical memory that is held without a mapping of its own: bound to a
- * multicast object, or mapped into a sparse array. Its handle may be released,
+ * multicast object or a logical endpoint, or mapped into a sparse array. Its handle may be released,
  * and the memory stays for as long as the binding does. Each binding is one
  * reference to the handle's record.
  */
@@ -17,7 +17,7 @@
 struct hv_process;
 
 struct hv_binding {
-    uint64_t object; /* multicast handle, or array; 0: a free place */
+    uint64_t object; /* multicast handle, endpoint (hv_object_of_endpoint) or array; 0: a free place */
     uint64_t place;  /* offset in the object, or a hash of the part of an array */
     uint64_t handle; /* of the physical memory */
     uint32_t device; /* index in hv_limits.devices; HV_MAX_DEVICES: not known */
@@ -28,6 +28,13 @@ struct hv_bindings {
     uint32_t count; /* of places taken */
     struct hv_binding bindings[HV_BINDINGS];
 };
+
+/* Endpoints have small numbers, which handles may have too. */
+#define HV_ENDPOINT (UINT64_C(1) << 63)
+static inline uint64_t hv_object_of_endpoint(CUlogicalEndpointId endpoint)
+{
+    return endpoint | HV_ENDPOINT;
+}
 
 /* The driver bound it. Without a place for it the reference stays until the
  * process ends: on the high side. */

@@ -36,6 +36,7 @@ typedef void *CUgraph;
 typedef void *CUgraphExec;
 typedef void *CUgraphNode;
 typedef uint64_t CUmemGenericAllocationHandle;
+typedef uint32_t CUlogicalEndpointId;
 
 typedef struct {
     unsigned char bytes[16];

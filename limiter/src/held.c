@@ -94,3 +94,52 @@ uint64_t hv_held_take_gone_from_host(struct hv_process *process)
 {
     return take_gone(&process->pointers, HV_POINTER_HOST, 0); /* host memory is accounted with the first device */
 }
+
+/* ---- arrays: the driver can't be asked for them, so each is known with its context ---- */
+
+static uint64_t number_of(CUcontext context)
+{
+    return (uint64_t)(uintptr_t)context;
+}
+
+void hv_held_array_is_of(struct hv_process *process, uint64_t array, CUcontext context)
+{
+    /* Without room in the map it counts until the device's last context ends. */
+    (void)hv_pointer_put(&process->array_contexts, HV_POINTER_ARRAY, array, number_of(context));
+}
+
+uint64_t hv_held_forget_context_of(struct hv_process *process, uint64_t array)
+{
+    uint64_t context = 0;
+    (void)hv_pointer_take(&process->array_contexts, HV_POINTER_ARRAY, array, &context);
+    return context;
+}
+
+/* Another thread may get the same handle for an array of another context meanwhile: only what was looked at is taken. */
+static uint64_t take_array_of(struct hv_process *process, uint64_t array, CUcontext context, uint32_t generation)
+{
+    uint64_t value, of;
+    if (!hv_pointer_get(&process->pointers, HV_POINTER_ARRAY, array, &value) ||
+        !hv_pointer_get(&process->array_contexts, HV_POINTER_ARRAY, array, &of) || of != number_of(context))
+        return 0;
+    struct hv_pointer_record record = hv_record_unpack(value);
+    if (!hv_record_is_before(&record, generation) ||
+        !hv_pointer_take_if(&process->pointers, HV_POINTER_ARRAY, array, value))
+        return 0;
+    (void)hv_pointer_take_if(&process->array_contexts, HV_POINTER_ARRAY, array, of);
+    hv_bindings_of_object_ended(process, array); /* what was mapped into a sparse one */
+    return record.bytes;
+}
+
+uint64_t hv_held_take_arrays_of(struct hv_process *process, uint32_t device, CUcontext context, uint32_t generation)
+{
+    uint64_t arrays[POINTERS_AT_A_TIME], bytes = 0, cursor = 0;
+    uint32_t count;
+    if (context == NULL)
+        return 0;
+    while ((count = hv_pointer_list(&process->pointers, HV_POINTER_ARRAY, device, &cursor, arrays,
+                                    POINTERS_AT_A_TIME)) != 0)
+        for (uint32_t i = 0; i < count; i++)
+            bytes += take_array_of(process, arrays[i], context, generation);
+    return bytes;
+}

@@ -35,7 +35,17 @@ uint64_t hv_held_purge(struct hv_process *process, uint32_t device, uint32_t gen
  * went with a context, while there are others. The sum of its bytes. */
 uint64_t hv_held_take_gone(struct hv_process *process, uint32_t device);
 
-/* The same of pinned host memory, of whatever device's context. */
+/* An array was made in this context. Before its record is put. */
+void hv_held_array_is_of(struct hv_process *process, uint64_t array, CUcontext context);
+
+/* Before an array is destroyed: no longer. Its context, 0: not known. */
+uint64_t hv_held_forget_context_of(struct hv_process *process, uint64_t array);
+
+/* Take out the arrays that went with this context of a device, which was gone
+ * from this generation on; the sum of their bytes. */
+uint64_t hv_held_take_arrays_of(struct hv_process *process, uint32_t device, CUcontext context, uint32_t generation);
+
+/* As hv_held_take_gone, of pinned host memory, of whatever device's context. */
 uint64_t hv_held_take_gone_from_host(struct hv_process *process);
 
 #endif

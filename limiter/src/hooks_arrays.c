@@ -4,7 +4,17 @@
  */
 #include "array_size.h"
 #include "driver.h"
+#include "held.h"
 #include "memory.h"
+
+/* It goes with the thread's context. */
+static void made_here(const struct hv_reservation *reservation, uint64_t array)
+{
+    CUcontext context = NULL;
+    hv_call_type_cuCtxGetCurrent ask = HV_DRIVER(cuCtxGetCurrent);
+    if (reservation->process != NULL && ask != NULL && ask(&context) == CUDA_SUCCESS && context != NULL)
+        hv_held_array_is_of(reservation->process, array, context);
+}
 
 #define CREATE(size, call)                                                                                            \
     struct hv_reservation reservation;                                                                                \
@@ -12,17 +22,24 @@
     if (refused != CUDA_SUCCESS)                                                                                      \
         return refused;                                                                                               \
     CUresult result = call;                                                                                           \
-    return hv_reservation_end(&reservation, result, HV_POINTER_ARRAY,                                                 \
-                              result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*array : 0)
+    uint64_t made = result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*array : 0;                                         \
+    if (result == CUDA_SUCCESS)                                                                                       \
+        made_here(&reservation, made);                                                                                \
+    return hv_reservation_end(&reservation, result, HV_POINTER_ARRAY, made)
 
 #define DESTROY(call)                                                                                                 \
     struct hv_giveback giveback;                                                                                      \
     CUresult refused = hv_giveback_begin(&giveback, HV_POINTER_ARRAY, (uint64_t)(uintptr_t)array);                    \
     if (refused != CUDA_SUCCESS)                                                                                      \
         return refused;                                                                                               \
-    CUresult result = hv_giveback_end(&giveback, call);                                                               \
-    if (result == CUDA_SUCCESS && giveback.process != NULL) /* what was mapped into a sparse one */                   \
-        hv_bindings_of_object_ended(giveback.process, (uint64_t)(uintptr_t)array);                                    \
+    struct hv_process *process = giveback.process;                                                                    \
+    uint64_t context = process == NULL ? 0 : hv_held_forget_context_of(process, giveback.pointer);                    \
+    CUresult result = call;                                                                                           \
+    if (result != CUDA_SUCCESS && context != 0) /* it stays, and where it was */                                      \
+        hv_held_array_is_of(process, giveback.pointer, (CUcontext)(uintptr_t)context);                                \
+    result = hv_giveback_end(&giveback, result);                                                                      \
+    if (result == CUDA_SUCCESS && process != NULL) /* what was mapped into a sparse one */                            \
+        hv_bindings_of_object_ended(process, giveback.pointer);                                                    \
     return result
 
 /* The size of the driver's argument; 0 for NULL, which the driver refuses. */

@@ -1,7 +1,7 @@
 /*
  * What physical memory can be bound to: multicast objects, which write to the
- * memory of several devices at once, and sparse arrays, which take nothing by
- * themselves. A multicast handle is known as physical memory of no bytes, so
+ * memory of several devices at once, logical endpoints, by which a fabric's
+ * other nodes reach it, and sparse arrays, which take nothing by themselves. A multicast handle is known as physical memory of no bytes, so
  * that its references are counted like those of any other.
  */
 #include "bindings.h"
@@ -85,9 +85,8 @@ HV_WRAP(cuMulticastBindAddr_v2, (CUmemGenericAllocationHandle object, CUdevice d
                          address);
 }
 
-HV_WRAP(cuMulticastUnbind, (CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t bytes))
+static CUresult unbound(CUresult result, uint64_t object, CUdevice device, uint64_t offset, uint64_t bytes)
 {
-    CUresult result = HV_REAL(cuMulticastUnbind)(object, device, offset, bytes);
     struct hv_process *process = limited();
     if (result != CUDA_SUCCESS || process == NULL)
         return result;
@@ -95,6 +94,44 @@ HV_WRAP(cuMulticastUnbind, (CUmemGenericAllocationHandle object, CUdevice device
     struct hv_unbinding unbinding = {.object = object, .from = offset, .to = offset + bytes, .device = index};
     if (index < HV_MAX_DEVICES)
         hv_binding_ended(process, &unbinding);
+    return result;
+}
+
+HV_WRAP(cuMulticastUnbind, (CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t bytes))
+{
+    return unbound(HV_REAL(cuMulticastUnbind)(object, device, offset, bytes), object, device, offset, bytes);
+}
+
+/* ---- logical endpoints ---- */
+
+HV_WRAP(cuLogicalEndpointBindMem,
+        (CUlogicalEndpointId endpoint, CUdevice device, uint64_t offset, CUmemGenericAllocationHandle memory,
+         uint64_t memory_offset, uint64_t bytes, unsigned long long flags))
+{
+    return bound(HV_REAL(cuLogicalEndpointBindMem)(endpoint, device, offset, memory, memory_offset, bytes, flags),
+                 hv_object_of_endpoint(endpoint), offset, memory);
+}
+
+HV_WRAP(cuLogicalEndpointBindAddr, (CUlogicalEndpointId endpoint, CUdevice device, uint64_t offset, void *address,
+                                    uint64_t bytes, unsigned long long flags))
+{
+    return bound_address(HV_REAL(cuLogicalEndpointBindAddr)(endpoint, device, offset, address, bytes, flags),
+                         hv_object_of_endpoint(endpoint), offset, (CUdeviceptr)(uintptr_t)address);
+}
+
+HV_WRAP(cuLogicalEndpointUnbind, (CUlogicalEndpointId endpoint, CUdevice device, uint64_t offset, uint64_t bytes))
+{
+    return unbound(HV_REAL(cuLogicalEndpointUnbind)(endpoint, device, offset, bytes), hv_object_of_endpoint(endpoint),
+                   device, offset, bytes);
+}
+
+/* What this process bound is unbound, whoever else has the endpoint. */
+HV_WRAP(cuLogicalEndpointDestroy, (CUlogicalEndpointId endpoint))
+{
+    CUresult result = HV_REAL(cuLogicalEndpointDestroy)(endpoint);
+    struct hv_process *process = limited();
+    if (result == CUDA_SUCCESS && process != NULL)
+        hv_bindings_of_object_ended(process, hv_object_of_endpoint(endpoint));
     return result;
 }
 

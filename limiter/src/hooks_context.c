@@ -2,52 +2,25 @@
  * Contexts: which one a thread has, so that a launch knows its device without
  * asking, and what a new one takes.
  */
-#include "device_nodes.h"
 #include "driver.h"
 #include "held.h"
 #include "memory.h"
-#include "messages.h"
 #include "pools.h"
 #include "thread.h"
 
-HV_WRAP(cuInit, (unsigned int flags))
-{
-    if (hv_attach_state() == HV_ATTACH_REFUSED)
-        (void)hv_attach_again(); /* the program tries again, so do we */
-    CUresult refused;
-    struct hv_process *process = hv_limited_process(&refused);
-    if (process == NULL && refused != CUDA_SUCCESS)
-        return refused;
-    if (process != NULL && hv_process_slot(process) == NULL)
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    if (process != NULL)
-        hv_memory_heal(process);
-    CUresult result = HV_REAL(cuInit)(flags);
-    if (result != CUDA_SUCCESS)
-        hv_tell_lost_nodes();
-    return result;
-}
-
-/* Functions of a private table are not wrapped, and NVIDIA's own runtime takes
- * some in every program; the daemon hears of it once a process. */
-HV_WRAP(cuGetExportTable, (const void **table, const CUuuid *id))
-{
-    CUresult result = HV_REAL(cuGetExportTable)(table, id);
-    if (result != CUDA_SUCCESS || hv_attach() != HV_ATTACH_DONE)
-        return result;
-    struct hv_process *process = hv_process();
-    if (process != NULL && hv_add_acq_rel_32(&process->told_of_tables, 1) == 0)
-        hv_tell(HV_MESSAGE_EXPORT_TABLE, "the driver handed out a private table of functions, which the limiter doesn't see");
-    return result;
-}
-
 /* ---- making and destroying ---- */
 
-static void remember_context(struct hv_process *process, CUcontext context, CUdevice ordinal)
+/* The bits of a context's record: its device's number; bytes: whose it is;
+ * references: uses of one that the program made. */
+enum { PRIMARY, MADE };
+
+static void remember_context(struct hv_process *process, CUcontext context, CUdevice ordinal, uint64_t whose)
 {
     if (process == NULL || ordinal < 0 || ordinal >= HV_ORDINALS)
         return;
-    struct hv_pointer_record record = {.device = (uint32_t)ordinal};
+    if (whose == PRIMARY)
+        hv_store_relaxed(&process->primary_contexts[ordinal], (uint64_t)(uintptr_t)context); /* always the same one */
+    struct hv_pointer_record record = {.bytes = whose, .device = (uint32_t)ordinal, .references = 1};
     /* Without room in the map the driver is asked instead. */
     (void)hv_pointer_put(&process->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, hv_record_pack(&record));
 }
@@ -88,7 +61,7 @@ static CUresult context_made(struct hv_reservation *reservation, CUresult result
         uint32_t device = hv_process_device(process, ordinal);
         if (device < HV_MAX_DEVICES)
             hv_add_acq_rel_32(&process->made_contexts[device], 1);
-        remember_context(process, *context, ordinal);
+        remember_context(process, *context, ordinal, MADE);
     }
     hv_thread_context_is_on(ordinal);
     return result;
@@ -152,29 +125,36 @@ static uint32_t next_generation(struct hv_process *process, CUdevice ordinal)
     return device >= HV_MAX_DEVICES ? 0 : hv_add_acq_rel_32(&process->context_generation[device], 1) + 1;
 }
 
-/* The driver is asked for each pointer. It can't be asked for arrays: those of
- * a context beside others stay accounted until the last one is gone. */
-static void forget_what_is_gone(struct hv_process *process, uint32_t device)
+/* The driver is asked for each pointer, which it can't be for arrays. */
+static void forget_what_went_with(struct hv_process *process, uint32_t device, CUcontext context, uint32_t generation)
 {
     hv_memory_release(process, device, false, hv_held_take_gone(process, device));
     hv_memory_release(process, 0, true, hv_held_take_gone_from_host(process));
+    hv_memory_release(process, device, false, hv_held_take_arrays_of(process, device, context, generation));
 }
 
+/* A context of a device that is gone, from this generation on. */
+struct gone {
+    CUcontext context; /* NULL: not known */
+    CUdevice ordinal;
+    uint32_t generation;
+};
+
 /* What a program allocated in a context and did not free goes with it. */
-static void context_is_gone(struct hv_process *process, CUdevice ordinal, uint32_t generation, bool made)
+static void context_is_gone(struct hv_process *process, const struct gone *gone, uint64_t whose)
 {
-    uint32_t device = hv_process_device(process, ordinal);
+    uint32_t device = hv_process_device(process, gone->ordinal);
     if (device >= HV_MAX_DEVICES)
         return;
     hv_context_released(process, device);
-    uint32_t left = made ? hv_sub_acq_rel_32(&process->made_contexts[device], 1) - 1
-                         : hv_load_acquire_32(&process->made_contexts[device]);
-    forget_what_is_gone(process, device);
-    if (left != 0 || hv_primary_is_active(ordinal))
+    uint32_t left = whose == MADE ? hv_sub_acq_rel_32(&process->made_contexts[device], 1) - 1
+                                  : hv_load_acquire_32(&process->made_contexts[device]);
+    forget_what_went_with(process, device, gone->context, gone->generation);
+    if (left != 0 || hv_primary_is_active(gone->ordinal))
         return;
     hv_store_relaxed_32(&process->context_noticed[device], 0); /* the next one is to be noticed anew */
     hv_pending_forget(process, device);
-    hv_memory_release(process, device, false, hv_held_purge(process, device, generation));
+    hv_memory_release(process, device, false, hv_held_purge(process, device, gone->generation));
     hv_bindings_of_arrays_ended(process, device);
     hv_pools_refresh(process, device);
 }
@@ -182,9 +162,8 @@ static void context_is_gone(struct hv_process *process, CUdevice ordinal, uint32
 /* What is to be put back if the driver does not destroy it after all. */
 struct destruction {
     struct hv_process *process; /* NULL: nothing known of this context */
-    CUcontext context;
-    CUdevice ordinal;
-    uint32_t generation;
+    struct gone gone;
+    uint64_t whose;
 };
 
 /* The driver's events of a context go with it, so they are let go before; so
@@ -192,7 +171,7 @@ struct destruction {
 static void destruction_begin(struct destruction *destruction, CUcontext context)
 {
     uint64_t value;
-    *destruction = (struct destruction){.context = context};
+    *destruction = (struct destruction){.gone = {.context = context}};
     if (hv_attach_state() != HV_ATTACH_DONE)
         return;
     struct hv_process *process = hv_process();
@@ -203,8 +182,9 @@ static void destruction_begin(struct destruction *destruction, CUcontext context
     if (!hv_pointer_take(&process->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, &value))
         return;
     destruction->process = process;
-    destruction->ordinal = (CUdevice)hv_record_unpack(value).device;
-    destruction->generation = next_generation(process, destruction->ordinal);
+    destruction->whose = hv_record_unpack(value).bytes;
+    destruction->gone.ordinal = (CUdevice)hv_record_unpack(value).device;
+    destruction->gone.generation = next_generation(process, destruction->gone.ordinal);
 }
 
 static CUresult destruction_end(const struct destruction *destruction, CUresult result)
@@ -212,10 +192,11 @@ static CUresult destruction_end(const struct destruction *destruction, CUresult 
     hv_thread_context_changed();
     if (destruction->process == NULL)
         return result;
-    if (result == CUDA_SUCCESS)
-        context_is_gone(destruction->process, destruction->ordinal, destruction->generation, true);
+    const struct gone *gone = &destruction->gone;
+    if (result == CUDA_SUCCESS && !(destruction->whose == PRIMARY && hv_primary_is_active(gone->ordinal)))
+        context_is_gone(destruction->process, gone, destruction->whose);
     else
-        remember_context(destruction->process, destruction->context, destruction->ordinal);
+        remember_context(destruction->process, gone->context, gone->ordinal, destruction->whose);
     return result;
 }
 
@@ -233,21 +214,40 @@ HV_WRAP(cuCtxDestroy_v2, (CUcontext context))
     return destruction_end(&destruction, HV_REAL(cuCtxDestroy_v2)(context));
 }
 
-/* Deprecated counting of uses; whether the last one is gone is not told, but what went with it is. */
+/* Deprecated counting of uses: with the last one the context is destroyed. */
+static bool uses_of(CUcontext context, uint32_t *uses)
+{
+    uint64_t value;
+    struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE && context != NULL ? hv_process() : NULL;
+    if (process == NULL ||
+        !hv_pointer_get(&process->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, &value))
+        return false;
+    *uses = hv_record_unpack(value).references;
+    return hv_record_unpack(value).bytes == MADE;
+}
+
 HV_WRAP(cuCtxAttach, (CUcontext * context, unsigned int flags))
 {
-    return HV_REAL(cuCtxAttach)(context, flags);
+    uint32_t uses;
+    CUresult result = HV_REAL(cuCtxAttach)(context, flags);
+    if (result == CUDA_SUCCESS && uses_of(*context, &uses))
+        (void)hv_pointer_refer(&hv_process()->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)*context);
+    return result;
 }
 
 HV_WRAP(cuCtxDetach, (CUcontext context))
 {
-    CUdevice ordinal;
-    bool known = device_of_context(context, &ordinal);
+    struct destruction destruction;
+    struct hv_pointer_record record;
+    uint32_t uses;
+    if (!uses_of(context, &uses) || uses == 1) {
+        destruction_begin(&destruction, context);
+        return destruction_end(&destruction, HV_REAL(cuCtxDetach)(context));
+    }
     CUresult result = HV_REAL(cuCtxDetach)(context);
     hv_thread_context_changed();
-    uint32_t device = known && result == CUDA_SUCCESS ? hv_process_device(hv_process(), ordinal) : HV_MAX_DEVICES;
-    if (device < HV_MAX_DEVICES)
-        forget_what_is_gone(hv_process(), device);
+    if (result == CUDA_SUCCESS)
+        (void)hv_pointer_unrefer(&hv_process()->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, &record);
     return result;
 }
 
@@ -267,8 +267,16 @@ HV_WRAP(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
     }
     hv_context_reserved(&reservation);
     if (hv_attach_state() == HV_ATTACH_DONE)
-        remember_context(hv_process(), *context, device);
+        remember_context(hv_process(), *context, device, PRIMARY);
     return result;
+}
+
+/* The handle that the driver keeps for a device's; NULL: it was not seen. */
+static CUcontext primary_of(const struct hv_process *process, CUdevice ordinal)
+{
+    return ordinal < 0 || ordinal >= HV_ORDINALS
+               ? NULL
+               : (CUcontext)(uintptr_t)hv_load_relaxed(&process->primary_contexts[ordinal]);
 }
 
 /* Its memory is gone when it is no longer active; what the program allocated
@@ -282,7 +290,8 @@ static CUresult primary_released(CUdevice device, uint32_t generation, CUresult 
     if (process == NULL)
         return result;
     hv_sampler_forget_device(&process->sampler, hv_process_device(process, device));
-    context_is_gone(process, device, generation, false);
+    struct gone gone = {.context = primary_of(process, device), .ordinal = device, .generation = generation};
+    context_is_gone(process, &gone, PRIMARY);
     return result;
 }
 
@@ -302,7 +311,7 @@ static CUresult primary_reset(CUdevice device, uint32_t generation, CUresult res
     struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
     uint32_t index = process == NULL ? HV_MAX_DEVICES : hv_process_device(process, device);
     if (result == CUDA_SUCCESS && index < HV_MAX_DEVICES)
-        forget_what_is_gone(process, index);
+        forget_what_went_with(process, index, primary_of(process, device), generation);
     return primary_released(device, generation, result);
 }
 

@@ -8,17 +8,21 @@
 #include "files.h"
 #include "memory.h"
 
+#define MOST_INSTANCES 32 /* of a GPU; more than NVML has anywhere */
+#define MOST_GPUS 64      /* of a machine, in a list of neighbours; a longer one is passed as it is */
+
 /* Called before they are defined. */
 int hv_cuDeviceGetCount(int *count);
 int hv_nvmlDeviceGetCount(unsigned int *count);
 int hv_nvmlDeviceGetCount_v2(unsigned int *count);
+int hv_nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t gpu, unsigned int index, nvmlDevice_t *instance);
 
 /* Only where this library is what limits; elsewhere other devices are the Pod's too. */
 static bool hides_devices(void)
 {
     struct hv_device_terms terms;
     return hv_attach() == HV_ATTACH_DONE && hv_terms_read(hv_files(), 0, &terms) &&
-           terms.isolation_mode == HV_ISOLATION_SOFT && (terms.flags & HV_DEVICE_MIG) == 0;
+           terms.isolation_mode == HV_ISOLATION_SOFT;
 }
 
 /* ---- CUDA ---- */
@@ -67,12 +71,42 @@ HV_WRAP(cuDeviceGetByPCIBusId, (CUdevice * device, const char *bus_id))
 
 /* ---- NVML, which has its own order ---- */
 
-static bool is_of_the_pod(nvmlDevice_t device)
+static bool is_in_the_file(nvmlDevice_t device)
 {
     char uuid[NVML_UUID_BYTES];
     hv_call_type_nvmlDeviceGetUUID ask = HV_DRIVER(nvmlDeviceGetUUID);
     return ask == NULL || ask(device, uuid, sizeof uuid) != NVML_SUCCESS ||
            hv_device_by_uuid_text(hv_files(), uuid) != HV_MAX_DEVICES;
+}
+
+static bool owns_instances(void)
+{
+    struct hv_device_terms terms;
+    for (uint32_t device = 0; device < HV_MAX_DEVICES && hv_terms_read(hv_files(), device, &terms); device++)
+        if ((terms.flags & HV_DEVICE_MIG) != 0)
+            return true;
+    return false;
+}
+
+/* Has a GPU instances of the Pod's, from this index on? There may be holes between them. */
+static bool has_instance_of_the_pod(nvmlDevice_t gpu, unsigned int from)
+{
+    nvmlDevice_t instance;
+    int result = owns_instances() ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+    for (unsigned int index = from; result == NVML_SUCCESS || result == NVML_ERROR_NOT_FOUND; index++) {
+        if (index >= MOST_INSTANCES)
+            return false;
+        result = HV_REAL(nvmlDeviceGetMigDeviceHandleByIndex)(gpu, index, &instance);
+        if (result == NVML_SUCCESS && is_in_the_file(instance))
+            return true;
+    }
+    return false;
+}
+
+/* A GPU is there for its instances' sake too. */
+static bool is_of_the_pod(nvmlDevice_t device)
+{
+    return is_in_the_file(device) || has_instance_of_the_pod(device, 0);
 }
 
 typedef int by_index_type(unsigned int index, nvmlDevice_t *device);
@@ -123,10 +157,88 @@ HV_WRAP(nvmlDeviceGetCount_v2, (unsigned int *count))
     return result;
 }
 
+/* By a name that is a device's own, whatever its number. */
+static int found(int result, const nvmlDevice_t *device)
+{
+    return result == NVML_SUCCESS && device != NULL && hides_devices() && !is_of_the_pod(*device) ? NVML_ERROR_NOT_FOUND
+                                                                                                  : result;
+}
+
 HV_WRAP(nvmlDeviceGetHandleByUUID, (const char *uuid, nvmlDevice_t *device))
 {
-    int result = HV_REAL(nvmlDeviceGetHandleByUUID)(uuid, device);
-    if (result == NVML_SUCCESS && device != NULL && hides_devices() && !is_of_the_pod(*device))
+    return found(HV_REAL(nvmlDeviceGetHandleByUUID)(uuid, device), device);
+}
+
+HV_WRAP(nvmlDeviceGetHandleByUUIDV, (const void *uuid, nvmlDevice_t *device))
+{
+    return found(HV_REAL(nvmlDeviceGetHandleByUUIDV)(uuid, device), device);
+}
+
+HV_WRAP(nvmlDeviceGetHandleBySerial, (const char *serial, nvmlDevice_t *device))
+{
+    return found(HV_REAL(nvmlDeviceGetHandleBySerial)(serial, device), device);
+}
+
+HV_WRAP(nvmlDeviceGetHandleByPciBusId, (const char *bus_id, nvmlDevice_t *device))
+{
+    return found(HV_REAL(nvmlDeviceGetHandleByPciBusId)(bus_id, device), device);
+}
+
+HV_WRAP(nvmlDeviceGetHandleByPciBusId_v2, (const char *bus_id, nvmlDevice_t *device))
+{
+    return found(HV_REAL(nvmlDeviceGetHandleByPciBusId_v2)(bus_id, device), device);
+}
+
+/* Instances keep their numbers as GPUs do. */
+HV_WRAP(nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t gpu, unsigned int index, nvmlDevice_t *instance))
+{
+    int result = HV_REAL(nvmlDeviceGetMigDeviceHandleByIndex)(gpu, index, instance);
+    if (result == NVML_SUCCESS && hides_devices() && !has_instance_of_the_pod(gpu, index))
         return NVML_ERROR_NOT_FOUND;
     return result;
+}
+
+/* ---- lists of GPUs that lie near each other ---- */
+
+/* The Pod's of so many; how many there are. */
+static unsigned int of_the_pod(nvmlDevice_t *devices, unsigned int count)
+{
+    unsigned int kept = 0;
+    for (unsigned int i = 0; i < count; i++)
+        if (is_of_the_pod(devices[i]))
+            devices[kept++] = devices[i];
+    return kept;
+}
+
+/* The driver was asked for all of them, and the program gets what it has room for: with none it asks how many there are. */
+static int given(nvmlDevice_t *all, unsigned int found, unsigned int *count, nvmlDevice_t *devices)
+{
+    unsigned int room = devices == NULL ? 0 : *count;
+    *count = of_the_pod(all, found);
+    for (unsigned int i = 0; i < *count && i < room; i++)
+        devices[i] = all[i];
+    return devices != NULL && *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+HV_WRAP(nvmlDeviceGetTopologyNearestGpus,
+        (nvmlDevice_t device, int level, unsigned int *count, nvmlDevice_t *devices))
+{
+    nvmlDevice_t all[MOST_GPUS];
+    unsigned int found = 0;
+    if (count == NULL || !hides_devices() ||
+        HV_REAL(nvmlDeviceGetTopologyNearestGpus)(device, level, &found, NULL) != NVML_SUCCESS || found > MOST_GPUS ||
+        HV_REAL(nvmlDeviceGetTopologyNearestGpus)(device, level, &found, all) != NVML_SUCCESS)
+        return HV_REAL(nvmlDeviceGetTopologyNearestGpus)(device, level, count, devices);
+    return given(all, found, count, devices);
+}
+
+HV_WRAP(nvmlSystemGetTopologyGpuSet, (unsigned int processor, unsigned int *count, nvmlDevice_t *devices))
+{
+    nvmlDevice_t all[MOST_GPUS];
+    unsigned int found = 0;
+    if (count == NULL || !hides_devices() ||
+        HV_REAL(nvmlSystemGetTopologyGpuSet)(processor, &found, NULL) != NVML_SUCCESS || found > MOST_GPUS ||
+        HV_REAL(nvmlSystemGetTopologyGpuSet)(processor, &found, all) != NVML_SUCCESS)
+        return HV_REAL(nvmlSystemGetTopologyGpuSet)(processor, count, devices);
+    return given(all, found, count, devices);
 }

@@ -145,13 +145,17 @@ LAUNCH(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream 
     LAUNCH_IN(static CUresult name##_paced(CUgraphExec graph, CUstream stream), name,                                 \
               (CUgraphExec graph, CUstream stream), (graph, stream), graph, HV_LAUNCH_GRAPH, 1, 0, stream,            \
               launch_per_thread)                                                                                      \
-    HV_WRAP(name, (CUgraphExec graph, CUstream stream))                                                               \
+    static HV_NOINLINE CUresult name##_with_memory(CUgraphExec graph, CUstream stream)                                \
     {                                                                                                                 \
         struct hv_graph_launch launch;                                                                                \
-        if (hv_likely(!hv_graph_memory_in_use()))                                                                     \
-            return name##_paced(graph, stream);                                                                       \
         CUresult refused = hv_graph_memory_begin(&launch, graph);                                                     \
         return refused != CUDA_SUCCESS ? refused : hv_graph_memory_end(&launch, name##_paced(graph, stream));         \
+    }                                                                                                                 \
+    HV_WRAP(name, (CUgraphExec graph, CUstream stream))                                                               \
+    {                                                                                                                 \
+        if (hv_unlikely(hv_graph_memory_in_use()))                                                                    \
+            return name##_with_memory(graph, stream);                                                                 \
+        return name##_paced(graph, stream);                                                                           \
     }
 
 LAUNCH_GRAPH(cuGraphLaunch, false)
@@ -224,6 +228,16 @@ HV_WRAP(cuStreamBeginCaptureToGraph_ptsz, (CUstream stream, CUgraph graph, const
                                            size_t count, int mode))
 {
     return capture_begun(HV_REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, dependencies, edges, count, mode));
+}
+
+HV_WRAP(cuStreamBeginRecaptureToGraph, (CUstream stream, int mode, CUgraph graph, void *callback, void *data))
+{
+    return capture_begun(HV_REAL(cuStreamBeginRecaptureToGraph)(stream, mode, graph, callback, data));
+}
+
+HV_WRAP(cuStreamBeginRecaptureToGraph_ptsz, (CUstream stream, int mode, CUgraph graph, void *callback, void *data))
+{
+    return capture_begun(HV_REAL(cuStreamBeginRecaptureToGraph_ptsz)(stream, mode, graph, callback, data));
 }
 
 HV_WRAP(cuStreamEndCapture, (CUstream stream, CUgraph *graph))

@@ -283,7 +283,7 @@ static CUresult allocated_from(const struct source *source, struct hv_reservatio
 {
     if (result != CUDA_SUCCESS || source->pool == NULL || reservation->process == NULL)
         return hv_reservation_end(reservation, result, HV_POINTER_MEMORY, result == CUDA_SUCCESS ? *pointer : 0);
-    hv_pool_grown(source->pool, reservation);
+    hv_pool_grown(source->pool, reservation, 0);
     return result;
 }
 

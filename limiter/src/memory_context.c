@@ -11,8 +11,14 @@ CUresult hv_reserve_context(struct hv_reservation *reservation, CUdevice ordinal
     if (reservation->process == NULL)
         return refused;
     uint32_t device = hv_process_device(reservation->process, ordinal);
-    uint64_t bytes = device >= HV_MAX_DEVICES ? 0 : hv_load_relaxed(&hv_files()->control[device]->context_bytes);
-    if (bytes == 0) { /* nothing to reserve: contexts on devices outside the file may be made, and hold nothing */
+    if (device >= HV_MAX_DEVICES) {
+        if (hv_device_is_known(reservation->process, ordinal)) /* another's: a context alone takes memory of it */
+            return hv_reserve_ordinal(reservation, ordinal, 1);
+        reservation->process = NULL; /* none at all, or before cuInit: the driver refuses it in its own words */
+        return CUDA_SUCCESS;
+    }
+    uint64_t bytes = hv_load_relaxed(&hv_files()->control[device]->context_bytes);
+    if (bytes == 0) { /* contexts are not to be counted */
         reservation->process = NULL;
         return CUDA_SUCCESS;
     }

@@ -192,15 +192,29 @@ bool hv_pointer_take(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint
     return place.found;
 }
 
-/* A generation that is so old that it looks new again stays: too much is counted then, and not too little. */
+bool hv_pointer_take_if(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t value)
+{
+    struct place place = enter(map, kind, pointer, false);
+    bool taken = place.found && place.entry->value == value;
+    if (taken)
+        remove_entry(place.shard, place.entry);
+    unlock(place.shard);
+    return taken;
+}
+
+bool hv_record_is_before(const struct hv_pointer_record *record, uint32_t generation)
+{
+    uint64_t age = (generation - record->references) & MOST_REFERENCES;
+    return age != 0 && age <= MOST_REFERENCES / 2;
+}
+
 static bool goes_with_its_context(uint64_t key, uint64_t value, uint32_t device, uint32_t generation)
 {
     uint64_t kind = (key >> 60) - 1;
     if (kind != HV_POINTER_MEMORY && kind != HV_POINTER_ARRAY)
         return false;
     struct hv_pointer_record record = hv_record_unpack(value);
-    uint64_t age = (generation - record.references) & MOST_REFERENCES;
-    return record.device == device && age != 0 && age <= MOST_REFERENCES / 2;
+    return record.device == device && hv_record_is_before(&record, generation);
 }
 
 uint64_t hv_pointer_purge(struct hv_pointer_map *map, uint32_t device, uint32_t generation)

@@ -22,7 +22,7 @@ enum hv_pointer_kind {
     HV_POINTER_MAPPED_HANDLE = 5, /* start of a mapped range; its physical handle */
     HV_POINTER_CONTEXT = 6,       /* a context; a record with its device's ordinal */
     HV_POINTER_POOL = 7,          /* a memory pool; a record with its device's ordinal */
-    HV_POINTER_GRAPH = 8,         /* an executable graph with allocation nodes; a record of their bytes */
+    HV_POINTER_GRAPH = 8,         /* an executable graph with allocation nodes; what they take (graph_memory.h) */
     HV_POINTER_HOST_PHYSICAL = 9, /* physical handle of host memory; a record with references */
     HV_POINTER_BODY = 10,         /* memory that has several handles, by a number of ours (bodies.h); a record */
     HV_POINTER_BODY_OF = 11,      /* physical handle; the number of its body */
@@ -77,6 +77,13 @@ bool hv_pointer_get(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint6
 
 /* Take the entry out; false if there is none. */
 bool hv_pointer_take(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t *value);
+
+/* The same, only if that is still what stands there. */
+bool hv_pointer_take_if(struct hv_pointer_map *map, enum hv_pointer_kind kind, uint64_t pointer, uint64_t value);
+
+/* Was memory or an array entered before this generation? One that is so old
+ * that it looks new again was not: too much is counted then, and not too little. */
+bool hv_record_is_before(const struct hv_pointer_record *record, uint32_t generation);
 
 /* Take out the device memory and arrays of a device that are of generations
  * before this one: their driver objects are gone. What other threads entered

@@ -1,6 +1,7 @@
 #include "pools.h"
 
 #include "driver.h"
+#include "graph_memory.h"
 #include "memory.h"
 
 static void lock(uint32_t *word)
@@ -102,18 +103,36 @@ static void give_back(struct hv_process *process, const struct hv_pool *pool, ui
     hv_memory_release(process, host ? 0 : pool->device, host, bytes);
 }
 
-void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation)
+/* Lock held. The pool holds so much less; what launches under way count on may
+ * be among it. They take that anew, so it stays accounted until they are over. */
+static void shrink(struct hv_process *process, struct hv_pool *pool, uint64_t held, uint64_t shrunk)
+{
+    pool->lent += shrunk;
+    uint64_t over = pool->lent > pool->claimed ? pool->lent - pool->claimed : 0;
+    give_back(process, pool, over);
+    pool->lent -= over;
+    pool->accounted = held + pool->lent;
+}
+
+static uint64_t less_of(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation, uint64_t claimed)
 {
     uint64_t held;
     lock(&pool->lock);
+    uint64_t before = pool->accounted - pool->lent;
     if (!held_by(pool->handle, &held))
-        held = pool->accounted + reservation->bytes;
-    uint64_t growth = held > pool->accounted ? held - pool->accounted : 0;
-    uint64_t shrunk = pool->accounted > held ? pool->accounted - held : 0;
+        held = before + reservation->bytes;
+    uint64_t growth = held > before ? held - before : 0;
+    uint64_t anew = less_of(growth, less_of(pool->lent, claimed)); /* accounted already */
     learn_granule(pool, growth);
-    hv_reservation_correct(reservation, growth);
-    give_back(reservation->process, pool, shrunk);
-    pool->accounted = held;
+    hv_reservation_correct(reservation, growth - anew);
+    pool->lent -= anew;
+    pool->claimed -= claimed;
+    shrink(reservation->process, pool, held, before > held ? before - held : 0);
     unlock(&pool->lock);
 }
 
@@ -121,6 +140,7 @@ static void leave(struct hv_process *process, struct hv_pool *pool)
 {
     give_back(process, pool, pool->accounted);
     pool->accounted = 0;
+    pool->lent = 0;
     pool->granule = 0;
     pool->ending = false;
     __atomic_store_n(&pool->handle, NULL, __ATOMIC_RELEASE);
@@ -132,10 +152,8 @@ static void refresh(struct hv_process *process, struct hv_pool *pool)
 {
     uint64_t held;
     lock(&pool->lock);
-    if (held_by(pool->handle, &held) && held < pool->accounted) {
-        give_back(process, pool, pool->accounted - held);
-        pool->accounted = held;
-    }
+    if (held_by(pool->handle, &held) && held < pool->accounted - pool->lent)
+        shrink(process, pool, held, pool->accounted - pool->lent - held);
     CUmemoryPool ended = pool->ending && pool->accounted == 0 ? pool->handle : NULL;
     if (ended != NULL) /* before the driver may give its handle to another */
         leave(process, pool);
@@ -165,6 +183,60 @@ void hv_pools_refresh(struct hv_process *process, uint32_t device)
 void hv_pools_trim(struct hv_process *process, uint32_t device)
 {
     for_each(process, device, true);
+}
+
+/* ---- graph memory ---- */
+
+static uint64_t told(CUdevice ordinal, int attribute)
+{
+    uint64_t bytes = 0;
+    hv_call_type_cuDeviceGetGraphMemAttribute ask = HV_DRIVER(cuDeviceGetGraphMemAttribute);
+    return ask != NULL && ask(ordinal, attribute, &bytes) == CUDA_SUCCESS ? bytes : 0;
+}
+
+/*
+ * Each graph that was launched takes at most its bytes, however often: the
+ * driver lets no two launches of one overlap, and what one left allocated it
+ * finds again. So where the device keeps what all of them take together, one
+ * that is launched again finds room, whatever the others do. Else only what
+ * nobody uses now is there for it.
+ */
+uint64_t hv_pool_claim(struct hv_pool *pool, struct hv_graph_need *need, uint64_t *claimed)
+{
+    lock(&pool->lock);
+    uint64_t reserved = told(need->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    uint64_t used = told(need->ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+    uint64_t all = less_of(reserved, pool->accounted); /* what grew is entered when its launch is over */
+    if (used == 0 && pool->claimed == 0) {
+        pool->launched = 0;
+        pool->round++;
+    }
+    if (need->round != pool->round)
+        need->launches = 0;
+    need->round = pool->round;
+    if (need->launches != 0 && all >= pool->launched) {
+        *claimed = need->bytes;
+    } else {
+        uint64_t busy = used + pool->claimed;
+        *claimed = less_of(all > busy ? all - busy : 0, need->bytes);
+    }
+    if (need->launches++ == 0)
+        pool->launched += need->bytes;
+    pool->claimed += *claimed;
+    unlock(&pool->lock);
+    return need->bytes - *claimed;
+}
+
+void hv_pool_unclaim(struct hv_process *process, struct hv_pool *pool, uint64_t claimed, struct hv_graph_need *need)
+{
+    lock(&pool->lock);
+    pool->claimed -= claimed;
+    if (need->launches == 1 && need->round == pool->round) { /* the only one, and it was none */
+        need->launches = 0;
+        pool->launched -= need->bytes;
+    }
+    shrink(process, pool, pool->accounted - pool->lent, 0);
+    unlock(&pool->lock);
 }
 
 /* As the driver would: a device whose pool is destroyed has its default one

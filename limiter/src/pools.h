@@ -18,6 +18,7 @@
 /* In place of a device's index: the pool lies in host memory, and counts to its quota. */
 #define HV_POOL_ON_HOST (HV_MAX_DEVICES + 1)
 
+struct hv_graph_need;
 struct hv_process;
 struct hv_reservation;
 
@@ -28,7 +29,11 @@ struct hv_pool {
     uint32_t lock;
     uint64_t granule;    /* the pool is taken to grow by multiples of this; 0: nothing is known yet */
     bool ending;         /* the program destroyed it while it held memory: the driver is told when it holds none */
-    uint64_t claimed;    /* kept bytes that launches under way count on (graph memory) */
+    /* of graph memory */
+    uint64_t claimed;    /* kept bytes that launches under way count on */
+    uint64_t lent;       /* of what is accounted: claimed, and not held now */
+    uint64_t launched;   /* what all graphs take that were launched in this round, each once */
+    uint64_t round;      /* a new one begins when nothing of it is in use */
 };
 
 struct hv_pool_table {
@@ -50,8 +55,15 @@ struct hv_pool *hv_pool_of(struct hv_process *process, CUmemoryPool handle, uint
 /* What to reserve for an allocation, so that the pool's growth is covered. */
 uint64_t hv_pool_reservation(const struct hv_pool *pool, uint64_t bytes);
 
-/* After an allocation from it that was reserved. */
-void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation);
+/* After an allocation from it that was reserved, or a launch that had claimed so much of it. */
+void hv_pool_grown(struct hv_pool *pool, struct hv_reservation *reservation, uint64_t claimed);
+
+/* A graph is to be launched: by how much the device's graph memory may grow
+ * for it. What that keeps and the launch counts on is claimed until it is over. */
+uint64_t hv_pool_claim(struct hv_pool *pool, struct hv_graph_need *need, uint64_t *claimed);
+
+/* It did not come to be launched, and nothing was reserved for it. */
+void hv_pool_unclaim(struct hv_process *process, struct hv_pool *pool, uint64_t claimed, struct hv_graph_need *need);
 
 /* Account what the pools of the device, or of the host, hold now; they shrink when streams are waited for. */
 void hv_pools_refresh(struct hv_process *process, uint32_t device);

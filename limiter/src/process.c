@@ -128,6 +128,11 @@ uint32_t hv_process_device(struct hv_process *process, CUdevice ordinal)
     return device;
 }
 
+bool hv_device_is_known(const struct hv_process *process, CUdevice ordinal)
+{
+    return ordinal >= 0 && ordinal < HV_ORDINALS && hv_load_relaxed(&process->ordinals[ordinal]) != 0;
+}
+
 bool hv_current_ordinal(CUdevice *ordinal, CUresult *result)
 {
     *result = CUDA_SUCCESS;

@@ -53,6 +53,8 @@ struct hv_process {
     struct hv_bindings bindings;
     struct hv_pointer_map memory[HV_KEPT_STRIPES]; /* device memory, by the thread that allocated it (held.h) */
     struct hv_pointer_map pointers;                /* everything else */
+    struct hv_pointer_map array_contexts;          /* of each array: the context that it goes with, by its handle */
+    uint64_t primary_contexts[HV_ORDINALS];        /* their handles, which the driver keeps; 0: not seen */
     struct hv_sampler sampler;
     struct hv_function_table functions;
 };
@@ -75,6 +77,10 @@ void hv_process_reap(struct hv_process *process);
 /* Index of the device with the driver's number, HV_MAX_DEVICES if it is not
  * one of this Pod's. */
 uint32_t hv_process_device(struct hv_process *process, CUdevice ordinal);
+
+/* Has the driver told which device has this number? If it has, and it is not
+ * one of the Pod's, it is another's. */
+bool hv_device_is_known(const struct hv_process *process, CUdevice ordinal);
 
 /* The driver's number of the device of the thread's context; false: it has
  * none, and *result is what the driver said. */

@@ -155,6 +155,36 @@ EXPORT int cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice devic
     return 0;
 }
 
+#define ENDPOINT (UINT64_C(1) << 40) /* numbers of their own */
+
+EXPORT int cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice device, uint64_t offset,
+                                    CUmemGenericAllocationHandle memory, uint64_t memory_offset, uint64_t bytes,
+                                    unsigned long long flags)
+{
+    (void)device, (void)memory_offset, (void)bytes, (void)flags;
+    return refer(endpoint | ENDPOINT, offset, memory);
+}
+
+EXPORT int cuLogicalEndpointBindAddr(CUlogicalEndpointId endpoint, CUdevice device, uint64_t offset, void *address,
+                                     uint64_t bytes, unsigned long long flags)
+{
+    (void)device;
+    return cuMulticastBindAddr(endpoint | ENDPOINT, offset, (CUdeviceptr)(uintptr_t)address, bytes, flags);
+}
+
+EXPORT int cuLogicalEndpointUnbind(CUlogicalEndpointId endpoint, CUdevice device, uint64_t offset, uint64_t bytes)
+{
+    (void)device;
+    unrefer(endpoint | ENDPOINT, offset, offset + bytes);
+    return 0;
+}
+
+EXPORT int cuLogicalEndpointDestroy(CUlogicalEndpointId endpoint)
+{
+    fake_object_is_gone(endpoint | ENDPOINT);
+    return 0;
+}
+
 EXPORT int cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
     (void)stream;

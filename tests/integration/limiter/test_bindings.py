@@ -115,6 +115,32 @@ def test_memory_bound_to_a_multicast_object_counts_until_it_is_let_go(fake: Call
     assert seen == [[[600, 600, 2], [0, 0], 0]] * 5
 
 
+@pytest.mark.parametrize(
+    "bind",
+    [
+        'must("cuLogicalEndpointBindMem", 1, 0, none, handle, none, whole, none)',
+        """must("cuMemMap", address, size, zero, handle, none)
+        must("cuLogicalEndpointBindAddr", 1, 0, none, address, whole, none)
+        must("cuMemUnmap", address, size)""",
+    ],
+    ids=["handle", "address"],
+)
+@pytest.mark.parametrize("end", ['"cuLogicalEndpointUnbind", 1, 0, none, whole', '"cuLogicalEndpointDestroy", 1'])
+def test_memory_bound_to_a_logical_endpoint_counts_until_it_is_let_go(
+    fake: Callable[[str], object], bind: str, end: str
+) -> None:
+    """Its number is that of the memory's handle, and of another thing."""
+    assert fake(f"""
+        whole = ctypes.c_uint64(600 * MIB)
+        result, handle = create()
+        {bind}
+        must("cuMemRelease", handle)
+        before = both()
+        must({end})
+        tell([result, before, both()])
+    """) == [0, [600, 600, 2], [0, 0, 0]]
+
+
 @pytest.mark.parametrize("end", ["unbound", "released"])
 def test_memory_bound_to_a_multicast_object_is_the_simulated_driver_s_too(
     tmp_path: Path, limit_files: Path, end: str

@@ -6,6 +6,14 @@ import pytest
 
 from tests.integration.limiter.conftest import GIB, MIB, Pod, heard
 
+# An array of floats, of whole MiB.
+ARRAY = """
+    def array(size, name="cuArrayCreate_v2"):
+        import struct
+        made = ctypes.c_void_p()
+        return call(name, ctypes.byref(made), struct.pack("QQII", 8192, size // 32768, 0x20, 1)), made
+"""
+
 # Threads allocate in the primary context while another one resets it: what they got of the next one is not gone.
 RACE = """
     start()
@@ -15,7 +23,7 @@ RACE = """
         while not may_end.is_set():
             call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
             call("cuCtxSetCurrent", context)
-            alloc(64 * MIB)
+            MAKE(64 * MIB)
     def reset():
         while not may_end.is_set():
             call("cuDevicePrimaryCtxReset_v2", 0)
@@ -34,8 +42,9 @@ RACE = """
 """
 
 
-def test_memory_of_the_next_context_does_not_go_with_the_one_before(pod: Pod) -> None:
-    with pod.running(RACE) as process:
+@pytest.mark.parametrize("make", ["alloc", "array"])
+def test_memory_of_the_next_context_does_not_go_with_the_one_before(pod: Pod, make: str) -> None:
+    with pod.running(ARRAY + RACE.replace("MAKE", make)) as process:
         assert heard(process) == "ended"
         memory = pod.gpu()["memory"]
         contexts = memory["used_bytes"] % (64 * MIB) and memory["context_bytes"]  # none, or the primary one
@@ -47,22 +56,39 @@ def test_memory_of_the_next_context_does_not_go_with_the_one_before(pod: Pod) ->
         assert heard(process) == [GIB, 0]  # and nothing stayed accounted that is gone
 
 
+@pytest.mark.parametrize("make", ["alloc", "array"])
 @pytest.mark.parametrize("end", ["cuCtxDestroy_v2", "cuCtxDetach"])
-def test_what_a_context_held_goes_with_it_while_there_are_others(pod: Pod, end: str) -> None:
-    assert pod.ask(
-        """
-        context = start()
-        kept = alloc(100 * MIB)[1]
-        results = []
-        for _ in range(12):
-            own = ctypes.c_void_p()
-            must("cuCtxCreate_v2", ctypes.byref(own), 0, 0)
-            results.append(alloc(200 * MIB)[0])
-            must(sys.argv[1], own)
-        must("cuCtxSetCurrent", context)
-        tell([results, memory()[0] // MIB, free(kept), memory()[0] // MIB])
-    """.replace("sys.argv[1]", repr(end))
-    ) == [[0] * 12, 924, 0, 1024]
+def test_what_a_context_held_goes_with_it_while_there_are_others(pod: Pod, end: str, make: str) -> None:
+    source = """
+    context = start()
+    kept, kept_array = alloc(100 * MIB)[1], array(24 * MIB)[1]
+    results = []
+    for _ in range(12):
+        own = ctypes.c_void_p()
+        must("cuCtxCreate_v2", ctypes.byref(own), 0, 0)
+        results.append(MAKE(200 * MIB)[0])
+        must(END, own)
+    must("cuCtxSetCurrent", context)
+    left = memory()[0] // MIB
+    must("cuArrayDestroy", kept_array)
+    tell([results, left, free(kept), memory()[0] // MIB])
+    """
+    assert pod.ask(ARRAY + source.replace("END", repr(end)).replace("MAKE", make)) == [[0] * 12, 900, 0, 1024]
+
+
+def test_a_context_that_is_used_once_more_ends_with_its_last_use(pod: Pod) -> None:
+    source = """
+    start()
+    own, same, left = ctypes.c_void_p(), ctypes.c_void_p(), []
+    must("cuCtxCreate_v2", ctypes.byref(own), 0, 0)
+    must("cuCtxAttach", ctypes.byref(same), 0)
+    array(200 * MIB)
+    for _ in range(2):
+        must("cuCtxDetach", own)
+        left.append(memory()[0] // MIB)
+    tell([own.value == same.value, left])
+    """
+    assert pod.ask(ARRAY + source) == [True, [824, 1024]]
 
 
 @pytest.mark.parametrize("limit", [2**64 - 1, 2**43])

@@ -5,7 +5,13 @@ The judge is the simulator's own peak, less the context, which these limits do n
 
 from __future__ import annotations
 
-from tests.integration.limiter.conftest import GIB, MIB, Pod
+from pathlib import Path
+
+import pytest
+
+from hypervisor.simulation import machine as machines
+from hypervisor.simulation.profiles import load_description
+from tests.integration.limiter.conftest import GIB, MIB, Files, Pod
 
 GRAPH = """
         start()
@@ -79,6 +85,114 @@ def test_graphs_share_what_the_device_keeps_for_them(pod: Pod) -> None:
     )
     assert pod.ask(source) == [[0, 0, 0], 900, 0, 900, 0, 0]
     assert peak(pod) <= GIB
+
+
+# A graph of allocation nodes alone: what it leaves is for others to free.
+NODES = (
+    GRAPH
+    + """
+        import struct
+        def allocating(*nodes):
+            graph, executable, node, addresses = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(), []
+            must("cuGraphCreate", ctypes.byref(graph), 0)
+            for device, size in nodes:
+                # pinned, no handles, on a device; no access by others
+                properties = struct.pack("iiii72xQQQQ", 1, 0, 1, device, 0, 0, size, 0)
+                parameters = ctypes.create_string_buffer(properties, 120)
+                must("cuGraphAddMemAllocNode", ctypes.byref(node), graph, None, ctypes.c_size_t(0), parameters)
+                addresses.append(ctypes.c_uint64(struct.unpack_from("Q", parameters, 112)[0]))
+            must("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0))
+            return executable, addresses
+        def launch_graph(graph):
+            result = call("cuGraphLaunch", graph, stream)
+            must("cuStreamSynchronize", stream)
+            return result
+        def free_all(addresses):
+            for address in addresses:
+                must("cuMemFreeAsync", address, stream)
+            must("cuStreamSynchronize", stream)
+"""
+)
+
+
+def test_a_graph_whose_memory_was_freed_and_given_up_has_to_find_room_again(pod: Pod) -> None:
+    """That the device keeps as much, for another graph which has it in use, is nothing to it."""
+    source = (
+        NODES
+        + """
+        (one, its), (other, others) = allocating((0, 500 * MIB)), allocating((0, 500 * MIB))
+        results = [launch_graph(other), launch_graph(one)]
+        free_all(its)
+        must("cuDeviceGraphMemTrim", 0)
+        result, pointer = alloc(500 * MIB)
+        results += [result, launch_graph(one), used(), free(pointer), launch_graph(one), used()]
+        tell(results)
+    """
+    )
+    assert pod.ask(source) == [0, 0, 0, 2, 1000, 0, 0, 1000]
+    assert GIB - 100 * MIB < peak(pod) <= GIB
+    assert pod.ask(source, limited=False)[:4] == [0, 0, 0, 0]
+    assert peak(pod) > GIB
+
+
+def test_graphs_that_were_launched_find_their_memory_again_without_room_for_more(pod: Pod) -> None:
+    """Three at once in two streams, one of which leaves its memory allocated: again and again, at the limit."""
+    source = (
+        NODES
+        + """
+        second = ctypes.c_void_p()
+        must("cuStreamCreate", ctypes.byref(second), 1)
+        keeps, addresses = allocating((0, 300 * MIB))
+        graphs, results = [captured(300 * MIB), captured(400 * MIB)], [launch_graph(keeps)]
+        busy = kernel(20_000)
+        must("cuLaunchKernel", busy, 1, 1, 1, 32, 1, 1, 0, stream, None, None)
+        must("cuLaunchKernel", busy, 1, 1, 1, 32, 1, 1, 0, second, None, None)
+        for _ in range(4):
+            for graph, order in zip(graphs, (stream, second)):
+                results.append(call("cuGraphLaunch", graph, order))
+        results.append(alloc(100 * MIB)[0])
+        must("cuCtxSynchronize")
+        tell(results)
+    """
+    )
+    answers = pod.ask(source)
+    assert answers[:-1] == [0] * 9
+    assert peak(pod) <= GIB
+
+
+@pytest.fixture
+def two(tmp_path: Path, limit_files: Path) -> Pod:
+    """A Pod of a machine with several GPUs, limited to 1 GiB on each of the first two."""
+    machine = tmp_path / "machine"
+    machines.create(machine, load_description("a100-sxm-80gb"))
+    with machines.opened(machine) as opened:
+        uuids = [gpu["uuid"] for gpu in opened.show()["gpus"][:2]]
+    directory = tmp_path / "limits"
+    directory.mkdir()
+    files = Files(directory, limit_files, uuids[0])
+    files.make(GIB)
+    files.run("also", uuids[1], GIB, 1_000_000)
+    return Pod(machine, files)
+
+
+def test_nodes_on_several_devices_count_each_on_its_own(two: Pod) -> None:
+    source = (
+        NODES
+        + """
+        both, addresses = allocating((0, 600 * MIB), (1, 700 * MIB))
+        results = [launch_graph(both), launch_graph(allocating((0, 500 * MIB), (1, MIB))[0]),
+                   launch_graph(allocating((1, 400 * MIB), (0, MIB))[0]), used()]
+        free_all(addresses)
+        tell(results + [launch_graph(allocating((0, 500 * MIB), (1, MIB))[0]), launch_graph(allocating((2, MIB))[0])])
+    """
+    )
+    assert two.ask(source) == [0, 2, 2, 600, 0, 2]
+    with machines.opened(two.machine) as machine:
+        memories = [gpu["memory"] for gpu in machine.show()["gpus"][:3]]
+    assert [memory["peak_bytes"] <= GIB + memory["context_bytes"] for memory in memories] == [True] * 3
+    assert memories[1]["peak_bytes"] >= 700 * MIB
+    assert memories[2]["peak_bytes"] == 0
+    assert two.ask(source, limited=False)[:3] == [0, 0, 0]
 
 
 def test_what_graphs_keep_is_given_up_before_anybody_is_refused(pod: Pod) -> None:

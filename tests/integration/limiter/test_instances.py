@@ -74,9 +74,51 @@ def test_an_instance_is_limited_however_it_is_named(instances: tuple[Pod, Names]
 
 def test_another_instance_of_the_same_gpu_is_none_of_the_pod_s(instances: tuple[Pod, Names]) -> None:
     pod, names = instances
-    total, *results = pod.ask(HOLD, CUDA_VISIBLE_DEVICES=names["first"])
-    assert total == 0
-    assert results == [2, 2]
+    source = """
+        must("cuInit", 0)
+        count, device, context, total = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_size_t()
+        must("cuDeviceGetCount", ctypes.byref(count))
+        tell([count.value, call("cuDeviceGet", ctypes.byref(device), 0),
+              call("cuDeviceTotalMem_v2", ctypes.byref(total), 0), total.value,
+              call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)])
+    """
+    assert pod.ask(source, CUDA_VISIBLE_DEVICES=names["first"]) == [0, 101, 0, 0, 2]
+    count, device, asked, total, context = pod.ask(source, limited=False, CUDA_VISIBLE_DEVICES=names["first"])
+    assert (count, device, asked, context) == (1, 0, 0, 0)
+    assert total > 19_000 * MIB
+
+
+THERE = (
+    INSTANCES.partition("        instances")[0]
+    + """
+        def there(call, *arguments):
+            try:
+                call(*arguments)
+                return True
+            except n.NVMLError as error:
+                assert error.value == n.NVML_ERROR_NOT_FOUND, error
+                return False
+        tell([n.nvmlDeviceGetCount(), [there(n.nvmlDeviceGetMigDeviceHandleByIndex, gpu, at) for at in range(3)],
+              [there(n.nvmlDeviceGetHandleByUUID, uuid) for uuid in UUIDS],
+              [there(n.nvmlDeviceGetHandleByUUIDV, uuid, n.NVML_UUID_TYPE_ASCII) for uuid in UUIDS],
+              there(n.nvmlDeviceGetHandleByPciBusId, n.nvmlDeviceGetPciInfo(gpu).busId)])
+"""
+)
+
+
+@pytest.mark.parametrize(("own", "seen"), [("first", [True, False]), ("uuid", [True, True])])
+def test_nvml_shows_the_pod_s_instances_and_the_gpu_that_they_are_of(
+    instances: tuple[Pod, Names], own: str, seen: list[bool]
+) -> None:
+    """Instances keep their numbers: one before the Pod's is there and has no memory, one behind it is not."""
+    pod, names = instances
+    pod.files.run("make", names[own], LIMIT, 1_000_000)
+    pod.files.run("flags", MIG)
+    both = [names["first"], names["uuid"]]
+    source = THERE.replace("UUIDS", repr(both))
+    known = [one == names[own] for one in both]
+    assert pod.ask(source) == [1, [*seen, False], known, known, True]
+    assert pod.ask(source, limited=False) == [2, [True, True, False], [True, True], [True, True], True]
 
 
 def test_the_size_of_an_instance_is_told_as_the_limit(instances: tuple[Pod, Names]) -> None:

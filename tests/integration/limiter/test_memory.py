@@ -160,8 +160,14 @@ def test_a_limit_below_what_is_held_shows_nothing_left(pod: Pod) -> None:
 
 def test_a_device_outside_the_file_gives_nothing(pod: Pod) -> None:
     other = pod.files.uuid[:-1] + ("0" if pod.files.uuid[-1] != "0" else "1")
-    pod.files.run("make", other, GIB, 1_000_000)
-    assert pod.ask("start(); tell([alloc(4096)[0], *memory()])") == [2, 0, 0]
+    with pod.running("start(); tell(0); sys.stdin.readline(); tell([alloc(4096)[0], *memory()])") as process:
+        assert heard(process) == 0
+        pod.files.run("set", other, GIB, 1_000_000)
+        assert process.stdin is not None
+        print(file=process.stdin, flush=True)
+        assert heard(process) == [2, 0, 0]
+    source = 'must("cuInit", 0); tell(call("cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), 0))'
+    assert pod.ask(source) == 2
 
 
 def test_processes_share_the_limit(pod: Pod) -> None:

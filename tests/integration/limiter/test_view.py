@@ -84,6 +84,63 @@ def test_a_device_before_the_pod_s_has_no_memory_and_its_name_is_not_found(three
     assert pod.ask(source.replace("UUIDS", repr(uuids))) == [[0, GIB], [0, GIB], [False, True, False]]
 
 
+def test_other_names_of_a_device_that_is_not_the_pod_s_are_not_found(three: tuple[Pod, list[str]]) -> None:
+    pod, uuids = three
+    pod.files.run("make", uuids[1], GIB, 1_000_000)
+    told = (
+        NVML
+        + """
+        handles = [n.nvmlDeviceGetHandleByIndex(i) for i in range(3)]
+        tell([[n.nvmlDeviceGetSerial(one), n.nvmlDeviceGetPciInfo(one).busId] for one in handles])
+    """
+    )
+    source = (
+        NVML
+        + """
+        def there(call, *arguments):
+            found = answer(call, *arguments)
+            assert found == n.NVML_ERROR_NOT_FOUND or type(found) is not int, found
+            return type(found) is not int
+        own = n.nvmlDeviceGetHandleByIndex(1)
+        library, handle = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
+        def by_first_form(bus):
+            return library.nvmlDeviceGetHandleByPciBusId(bus.encode(), ctypes.byref(handle)) == 0
+        level = n.nvmlDeviceGetTopologyCommonAncestor(own, n.nvmlDeviceGetHandleByIndex(0))
+        near = n.nvmlDeviceGetTopologyNearestGpus(own, level)
+        tell([[there(n.nvmlDeviceGetHandleBySerial, serial), there(n.nvmlDeviceGetHandleByPciBusId, bus),
+               by_first_form(bus)] for serial, bus in NAMES] + [len(near), len(n.nvmlSystemGetTopologyGpuSet(0))])
+    """
+    )
+    source = source.replace("NAMES", repr(pod.ask(told, limited=False)))
+    assert pod.ask(source) == [[False] * 3, [True] * 3, [False] * 3, 0, 1]
+    *names, near, near_processor = pod.ask(source, limited=False)
+    assert names == [[True] * 3] * 3
+    assert near > 0
+    assert near_processor > 1
+
+
+def test_a_context_on_a_device_that_is_not_the_pod_s_is_refused(three: tuple[Pod, list[str]]) -> None:
+    """It would take some of a card that is not the Pod's; what the driver refuses is refused in its own words."""
+    pod, uuids = three
+    pod.files.run("make", uuids[1], GIB, 1_000_000)
+    source = """
+        context, other = ctypes.c_void_p(), ctypes.c_void_p()
+        early = call("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
+        must("cuInit", 0)
+        def on(device):
+            return [call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device),
+                    call("cuCtxCreate_v2", ctypes.byref(other), 0, device)]
+        tell([early, *(on(device) for device in (0, 1, 2, 3, -1))])
+        sys.stdin.readline()
+    """
+    for limited, foreign in ((True, [2, 2]), (False, [0, 0])):
+        with pod.running(source, limited=limited) as process:
+            assert heard(process) == [3, foreign, [0, 0], foreign, [101, 101], [101, 101]]
+            with machines.opened(pod.machine) as machine:
+                used = [gpu["memory"]["used_bytes"] > 0 for gpu in machine.show()["gpus"]]
+            assert used == [not limited, True, not limited]
+
+
 @pytest.mark.parametrize(
     ("chosen", "granted"),
     [("1", [0]), ("{1}", [0]), ("0,1", [2, 0]), ("1,9,0", [0]), ("{1},GPU-nothing,0", [0])],
@@ -102,7 +159,10 @@ def test_a_limit_follows_the_uuid_whatever_number_the_device_has(
         count, context, results = ctypes.c_int(), ctypes.c_void_p(), []
         must("cuDeviceGetCount", ctypes.byref(count))
         for device in range(count.value):
-            must("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            refused = call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            if refused:
+                results += [refused, refused]
+                continue
             must("cuCtxSetCurrent", context)
             results.append(alloc(200 * MIB)[0])
             results.append(alloc(200 * MIB)[0])
