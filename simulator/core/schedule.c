@@ -393,6 +393,24 @@ uint64_t sim_schedule_next(struct sim_machine *machine, uint32_t index)
     return left == UINT64_MAX ? left : gpu->now_ns + left;
 }
 
+#define LOOKED_AHEAD 64u /* items of a stream that are looked at */
+
+/* How long the stream has a kernel at its head at the least, by its first items. */
+static uint64_t supplied(const struct sim_machine *machine, uint32_t index)
+{
+    const struct sim_stream *stream = &machine->streams[index];
+    const uint64_t end = min_u64(stream->tail, stream->head + LOOKED_AHEAD);
+    uint64_t work = 0;
+    for (uint64_t at = stream->head; at != end; at++) {
+        const struct sim_item *item = &machine->rings[index][at % SIM_RING_ITEMS];
+        if (item->kind == SIM_ITEM_KERNEL)
+            work += item->work;
+        else if (item->kind != SIM_ITEM_EVENT_RECORD) /* which takes no time */
+            break;
+    }
+    return work / SIM_WORK_SCALE;
+}
+
 uint64_t sim_schedule_least(struct sim_machine *machine, uint32_t index, uint64_t ns)
 {
     const struct sim_stream *stream = &machine->streams[index];
@@ -401,8 +419,14 @@ uint64_t sim_schedule_least(struct sim_machine *machine, uint32_t index, uint64_
         return gpu->now_ns + ns;
     struct running run;
     choose(machine, gpu, &run);
-    if (unit_of(machine, gpu, stream) == gpu->slice_owner[lane_of(&run, stream)])
-        return gpu->now_ns + ns;
-    uint64_t left = next_end(machine, gpu, &run);
-    return left == UINT64_MAX ? gpu->now_ns + ns : gpu->now_ns + left + ns; /* until then the others have their turn */
+    const uint32_t number = lane_of(&run, stream);
+    if (unit_of(machine, gpu, stream) == gpu->slice_owner[number]) /* up to the next end its rate stays as it is */
+        return gpu->now_ns + max_u64(ns, min_u64(next_end(machine, gpu, &run), time_left(machine, gpu, stream, head_item(machine, index), &run)));
+    uint64_t turn = 0; /* that the others have at the least: until they have nothing ready, or for the slice */
+    for (uint32_t i = gpu->first_active; i != SIM_NONE; i = machine->streams[i].next_active) {
+        const struct sim_stream *other = &machine->streams[i];
+        if (lane_of(&run, other) == number && unit_of(machine, gpu, other) == gpu->slice_owner[number])
+            turn = max_u64(turn, supplied(machine, i));
+    }
+    return min_u64(gpu->now_ns + turn, max_u64(gpu->slice_end_ns[number], gpu->now_ns)) + ns;
 }

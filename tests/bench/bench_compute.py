@@ -10,6 +10,7 @@ BENCH_COMPUTE_RESULTS that missed their target under an earlier revision, none f
 - BENCH_COMPUTE_RESULTS=FILE each outcome is appended to that file as it comes, what is in it is not run again, and the
   table is of all that it holds;
 - BENCH_COMPUTE_PART=k/n only that part of the cells runs;
+- BENCH_COMPUTE_LONGEST=S only cells run whose window is no longer;
 - BENCH_COMPUTE_MATRIX_SECONDS=S none is begun when they are over;
 - BENCH_COMPUTE_WORKERS=N so many run side by side (one for each processor unless given).
 """
@@ -90,7 +91,9 @@ def _wanted(matrix: str, known: Sequence[Outcome]) -> list[Choice]:
         every = every[: int(matrix)]
     elif matrix not in ("", "full", "missed"):
         raise ValueError(f"BENCH_COMPUTE_MATRIX={matrix}: a number, full, missed or none is needed")
+    longest = float(os.environ.get("BENCH_COMPUTE_LONGEST", "inf"))
     some = campaign.part(every, os.environ.get("BENCH_COMPUTE_PART", ""))
+    some = [choice for choice in some if cell_of(choice).window_seconds <= longest]
     return campaign.to_repeat(some, known, revision()) if matrix == "missed" else campaign.left(some, known)
 
 

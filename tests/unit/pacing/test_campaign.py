@@ -100,6 +100,9 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("BENCH_COMPUTE_MATRIX", "6")
     monkeypatch.setenv("BENCH_COMPUTE_PART", "2/2")
     bench_compute.measure()
+    monkeypatch.setenv("BENCH_COMPUTE_LONGEST", "1")
+    monkeypatch.setenv("BENCH_COMPUTE_MATRIX", "full")
+    bench_compute.measure()  # no window is that short
     monkeypatch.setenv("BENCH_COMPUTE_MATRIX", "none")
     figures = bench_compute.measure()
     order = [str(cell_of(choice)) for choice in campaign.in_order()[:6]]
