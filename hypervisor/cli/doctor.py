@@ -199,6 +199,7 @@ def _show(diagnosis: Diagnosis, output: str, *, to: Path | None = None, inspecti
     """Print the report, or write it whole to a file."""
     from hypervisor.doctor import report
     from hypervisor.doctor.report_html import as_html
+    from hypervisor.durable import write_atomically
 
     match output:
         case "json":
@@ -210,9 +211,7 @@ def _show(diagnosis: Diagnosis, output: str, *, to: Path | None = None, inspecti
     if to is None:
         click.echo(text)
         return
-    written = to.with_name(f".{to.name}.new")
     try:
-        written.write_text(text + "\n", encoding="utf-8")
-        written.replace(to)
+        write_atomically(to, f"{text}\n".encode(), mode=0o644)
     except OSError as error:
         raise CommandError(f"can't write {to}: {error.strerror or error}; name another file") from error

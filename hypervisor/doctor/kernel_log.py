@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hypervisor.gpu.health.kernel_log import LogFinding, LogKind, parse
 from hypervisor.gpu.health.machine import CONTAINED, PAIR_SECONDS, UNCONTAINED
 from hypervisor.gpu.health.policy import XidClass, XidPolicy, tells_fatal
+
+_LOADED = "nvidia-nvlink: Nvlink Core is being initialized"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,13 @@ def _told(lines: Iterable[str], kind: LogKind) -> Iterable[tuple[str, LogFinding
         told = parse(line)
         if told is not None and told.kind is kind:
             yield line.strip(), told
+
+
+def since_load(lines: Sequence[str]) -> Sequence[str]:
+    """Lines since the module was loaded last, which it begins with; all where that is not told. What it said before of
+    starting a card says nothing of it now."""
+    loaded = max((at for at, line in enumerate(lines) if _LOADED in line), default=0)
+    return lines[loaded:]
 
 
 def matching(lines: Iterable[str], *patterns: str) -> list[str]:

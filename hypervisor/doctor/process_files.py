@@ -87,6 +87,15 @@ def waits_in(root: Root, pid: int) -> str:
     return "" if found == "0" else found
 
 
+def has_open(root: Root, pid: int, beginning: str) -> bool:
+    """Whether a process has a file open whose path begins so; this takes no lock of the process."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        return any((root.link(f"{folder}/{name}") or "").startswith(beginning) for name in root.names(folder))
+    except UnreadableError:
+        return False
+
+
 def _parts(root: Root, found: Process, name: str) -> tuple[str, ...]:
     if found.hangs:
         return ()

@@ -18,6 +18,8 @@ CONTAINERD = "/etc/containerd/config.toml"
 CRIO = "/etc/crio"
 DOCKER = "/etc/docker/daemon.json"
 TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
+UNREADABLE = "unreadable"  # in place of a mode
+# A later one wins. The last is the second by its other name, for roots in which no link leads from one to the other.
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 BINARIES = (
     "/usr/bin",
@@ -48,14 +50,15 @@ def runtimes(root: Root) -> list[Runtime]:
 
 
 def toolkit_mode(root: Root) -> str:
-    """Mode of nvidia-container-runtime: auto, legacy, cdi, csv, jit-cdi; "" without its configuration."""
+    """Mode of nvidia-container-runtime: auto, legacy, cdi, csv, jit-cdi; "" without its configuration, UNREADABLE where
+    that is none."""
     text = root.text(TOOLKIT)
     if text is None:
         return ""
     try:
         mode = tomllib.loads(text).get("nvidia-container-runtime", {}).get("mode", "auto")
     except tomllib.TOMLDecodeError:
-        return "unreadable"
+        return UNREADABLE
     return str(mode)
 
 
@@ -69,43 +72,64 @@ def toolkit_binary(root: Root, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CdiSpec:
-    """A CDI file: what kind it is for, and the host paths that it mounts or names."""
+    """A CDI file: what kind it is for, its devices, and the host paths that it mounts or names."""
 
     file: str
     kind: str
+    devices: tuple[str, ...]
     host_paths: tuple[str, ...]
     device_nodes: tuple[str, ...]
     problem: str = ""
 
 
 def cdi_specs(root: Root) -> list[CdiSpec]:
-    """All CDI files of NVIDIA's kinds; one that can't be read has a problem."""
-    found: dict[str, CdiSpec] = {}
-    for folder in CDI_FOLDERS:
+    """The CDI files of NVIDIA's kinds that count; one that can't be read has a problem.
+
+    A device that two folders describe is that of the later one, so that a file all of whose devices are described there
+    too is used by nobody.
+    """
+    found: list[CdiSpec] = []
+    generated = CDI_FOLDERS[1] if root.names(CDI_FOLDERS[1]) else CDI_FOLDERS[2]
+    for folder in (CDI_FOLDERS[0], generated):
+        here = []
         for name in root.names(folder):
             if not name.endswith((".yaml", ".yml", ".json")):
                 continue
             spec = _cdi(f"{folder}/{name}", root.text(f"{folder}/{name}") or "")
             if "nvidia.com/" in spec.kind or spec.problem:
-                found.setdefault(name, spec)
-    return list(found.values())
+                here.append(spec)
+        taken = {(spec.kind, device) for spec in here for device in spec.devices}
+        found = [
+            spec
+            for spec in found
+            if spec.problem or not spec.devices or any((spec.kind, each) not in taken for each in spec.devices)
+        ]
+        found += here
+    return found
 
 
 def _cdi(file: str, text: str) -> CdiSpec:
     try:
         data = yaml_text.parse(text)
     except yaml.YAMLError as error:
-        return CdiSpec(file, "", (), (), f"no YAML: {str(error).splitlines()[0]}")
+        return CdiSpec(file, "", (), (), (), f"no YAML: {str(error).splitlines()[0]}")
     if not isinstance(data, dict):
-        return CdiSpec(file, "", (), (), "is empty or no object")
-    edits = [data.get("containerEdits"), *(part.get("containerEdits") for part in data.get("devices") or ())]
+        return CdiSpec(file, "", (), (), (), "is empty or no object")
+    devices = [each for each in data.get("devices") or () if isinstance(each, dict)]
+    edits = [data.get("containerEdits"), *(each.get("containerEdits") for each in devices)]
     mounts: list[str] = []
     nodes: list[str] = []
     for edit in edits:
         if isinstance(edit, dict):
             mounts += [str(mount.get("hostPath", "")) for mount in edit.get("mounts") or ()]
             nodes += [str(node.get("hostPath") or node.get("path", "")) for node in edit.get("deviceNodes") or ()]
-    return CdiSpec(file, str(data.get("kind", "")), tuple(dict.fromkeys(mounts)), tuple(dict.fromkeys(nodes)))
+    return CdiSpec(
+        file,
+        str(data.get("kind", "")),
+        tuple(str(each.get("name", "")) for each in devices),
+        tuple(dict.fromkeys(mounts)),
+        tuple(dict.fromkeys(nodes)),
+    )
 
 
 def _containerd(root: Root) -> Runtime | None:

@@ -22,7 +22,7 @@ from hypervisor.gpu.nvml import Nvml, NvmlUnusableError
 
 
 class Reader:
-    """Answers requests. NVML is loaded by the first Open."""
+    """Answers requests. NVML is loaded by the first Open; each further one starts it anew, without any card."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -57,6 +57,12 @@ class Reader:
                 return wire.Counted(self._nvml.take_calls())
 
     def _open(self) -> wire.Reply:
+        if self._nvml is not None:
+            if self._watch is not None:
+                self._watch.close()
+            self._nvml.close()
+            self._nvml, self._watch = None, None
+            self._cards.clear()
         try:
             nvml = self._nvml = Nvml.open(self._environment)
         except NvmlUnusableError as error:

@@ -84,10 +84,14 @@ class EventWatch:
                 events.append(wire.GpuEvent(slots[handle], kind, data))
         return wire.EventsDone(events)
 
-    def _give_up(self) -> None:
-        """Let go of a set that fails; all cards are watched anew with the next one."""
+    def close(self) -> None:
+        """Let go of the set."""
         if self._set is not None:
             nvml_events.free_event_set(self._nvml, self._set)
         self._set = None
+
+    def _give_up(self) -> None:
+        """Let go of a set that fails; all cards are watched anew with the next one."""
+        self.close()
         self._watched.clear()
         self._pause, self._patience = self._patience, min(self._patience * 2, MOST_PATIENCE)

@@ -45,6 +45,7 @@ class CardState:
     attached: bool = False  # by the reader that runs now
     missing: bool = False
     detached: bool = False
+    let_go: bool = False  # nobody of ours held it for a while, and its state of health has not been read since
     surveyed: wire.Surveyed | None = None
     numa_node: int | None = None
     cpu_affinity: str = ""
@@ -107,7 +108,9 @@ class Fleet:
         return [
             wire.Attach(bus_id=card.bus_id)
             for card in self.cards.values()
-            if card.bus_id and card.attached and not (card.detached or card.mig_enabled or self.is_suspect(card.slot))
+            if card.bus_id
+            and (card.attached or card.let_go)
+            and not (card.detached or card.mig_enabled or self.is_suspect(card.slot))
         ]
 
     def take_over(self, slots: Collection[str]) -> None:
@@ -350,8 +353,8 @@ class Fleet:
 
     def reclaim(self, card: CardState) -> None:
         """A card that was let go of is to be read again: what it was before a reset says nothing of its health."""
-        card.detached = False
-        card.facts_due_at = float("inf")
+        card.detached, card.let_go = False, True
+        card.facts_due_at = 0.0  # it may be divided otherwise now
         self.quarantines.pop(card.slot, None)
         for uuid in self.devices_of(card):
             self.records[uuid] = replace(self.records[uuid], health=HealthState.UNKNOWN, code=0, problems=())

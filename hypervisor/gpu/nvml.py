@@ -82,6 +82,10 @@ class Nvml:
             raise NvmlUnusableError("initialise", started.code, opened.path)
         return opened
 
+    def close(self) -> None:
+        """Let go of the driver; every handle is worthless from then on."""
+        self.ask(self.system, "nvmlShutdown", lambda _: pynvml.nvmlShutdown())
+
     # ---- how a call is made ----
 
     def ask(self, device: Device, name: str, call: Callable[[Any], Value], *key: int) -> Answer[Value]:

@@ -169,10 +169,10 @@ def _health(fleet: Fleet, card: CardState, record: DeviceRecord, judged: HealthS
         return record.health
     if judged is HealthState.UNHEALTHY:
         return judged
+    if record.health in {HealthState.HEALTHY, HealthState.UNKNOWN} and fleet.quarantined(card.slot, now=now):
+        return HealthState.BLIND
     if record.health is not HealthState.HEALTHY:
         return record.health
-    if fleet.quarantined(card.slot, now=now):
-        return HealthState.BLIND
     return HealthState.DEGRADED if record.slow_rounds >= DEGRADED_ROUNDS else judged
 
 

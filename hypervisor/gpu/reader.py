@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ import trio
 from hypervisor.config import Settings
 from hypervisor.gpu import failures, wire
 from hypervisor.gpu.catalogue import Catalogue
+from hypervisor.gpu.change import ChangeOver
 from hypervisor.gpu.conditions import Finding
 from hypervisor.gpu.errand import Errands
 from hypervisor.gpu.failures import UnusableError
@@ -29,11 +29,11 @@ from hypervisor.gpu.pipe import LingeringProcesses, ReaderGoneError, ReaderHungE
 from hypervisor.gpu.session import AnsweredLateError, Known, Session, Turn, driver_of
 from hypervisor.gpu.spare import Spare, Work
 from hypervisor.gpu.statistics import GpuReaderStatistics
+from hypervisor.gpu.system import system_info
 from hypervisor.model.busy import BusyWindow
 from hypervisor.model.health import HealthCode
 from hypervisor.model.inventory import Inventory
 from hypervisor.model.refusal import Refusal, RefusalReason
-from hypervisor.model.snapshot import SystemInfo
 
 __all__ = ["GpuReader", "GpuReaderStatistics", "open_gpu_reader"]
 
@@ -66,6 +66,7 @@ async def open_gpu_reader(
         reader = GpuReader(settings, catalogue, health, dict(environment), LingeringProcesses(nursery))
         nursery.start_soon(reader._run)  # noqa: SLF001 - factory and class are one module
         nursery.start_soon(reader._watch_host)  # noqa: SLF001
+        nursery.start_soon(reader._change.run)  # noqa: SLF001
         nursery.start_soon(reader._spare.run)  # noqa: SLF001
         try:
             yield reader
@@ -99,6 +100,7 @@ class GpuReader:
             turn=self._known.events_were_told,
         )
         self._spare = Spare(environment, lingering, work)
+        self._change = ChangeOver(self._spare, fleet, end_readers=self._end_readers, renew=self._renew)
         self._trouble: Finding | None = Finding(HealthCode.STARTING, "the driver has not answered yet")
         self._readers: dict[trio.CancelScope, trio.Event] = {}  # with an event for the end of each
         self._pause_scope = trio.CancelScope()
@@ -152,9 +154,13 @@ class GpuReader:
             raise self._unknown(uuid)
         if card.detached:
             self._known.fleet.reclaim(card)
-            # A reset makes old handles worthless; only a new start of NVML sees the card as it is.
-            self._renew()
             self._publish()
+            # A reset makes old handles worthless; only a new start of NVML sees the card as it is. The others are read
+            # as before until there is one.
+            if self._known.counters.child_pid is None:
+                self._renew()
+            else:
+                self._change.begin()
         await trio.lowlevel.checkpoint()
 
     @property
@@ -326,20 +332,27 @@ class GpuReader:
                 publish=good_round,
                 hand_over=turn.over.set,
                 stands_by=lambda: self._spare.ready,
+                renew=self._change.begin,
                 prepared=prepared,
             )
             try:
                 await session.run()
-                self._spare.drop()  # NVML is to be started anew, so nobody may go on with how it was
+                self._spare.drop()  # the driver is another one, so nobody may go on with how it was
             finally:
                 if counters.child_pid == pid:
                     counters.child_pid = None
 
-    def _renew(self) -> None:
+    def _end_readers(self) -> None:
+        """The next one starts at once: the one that stands by, if there is one."""
         for scope in self._readers:
             scope.cancel()
-        self._spare.drop()
         self._pause_scope.cancel()
+
+    def _renew(self) -> None:
+        """Start NVML anew, in a process of its own."""
+        self._change.cancel()
+        self._spare.drop()
+        self._end_readers()
 
     # ---- what is published ----
 
@@ -366,23 +379,12 @@ class GpuReader:
         return Inventory(
             sequence=self._sequence,
             observed_at=now,
-            system=self._system_info(),
+            system=system_info(known.opened),
             devices=known.observer.devices(
                 known.fleet, known.health, now=now, wall_time=wall_time, use_known_seconds=use_known
             ),
             conditions=known.observer.node_conditions(findings, wall_time=wall_time),
             simulated=known.fleet.simulated,
-        )
-
-    def _system_info(self) -> SystemInfo:
-        opened = self._known.opened
-        cuda = opened.cuda_version.value if opened else None
-        return SystemInfo(
-            driver_version=(opened.driver_version.value if opened else None) or "",
-            nvml_version=(opened.nvml_version.value if opened else None) or "",
-            cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
-            kernel_version=os.uname().release,
-            host_memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         )
 
     def _unknown(self, uuid: str) -> Refusal:

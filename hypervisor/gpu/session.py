@@ -101,7 +101,8 @@ class Session:
 
     publish is called after each good round; hand_over when an answer about one GPU is overdue, so that another reader
     looks after the others. From then on this session waits for that answer and touches nothing else. stands_by says
-    whether that other one is ready, without which nothing is asked that has hung before.
+    whether that other one is ready, without which nothing is asked that has hung before. renew is called when NVML is
+    to be started anew for cards that are lost; this session goes on until that has been done.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Session:
         publish: Callable[[], None],
         hand_over: Callable[[], None],
         stands_by: Callable[[], bool],
+        renew: Callable[[], None],
         prepared: Prepared | None = None,
     ) -> None:
         self._known = known
@@ -120,11 +122,12 @@ class Session:
         self._publish = publish
         self._hand_over = hand_over
         self._stands_by = stands_by
+        self._renew = renew
         self._takes_over = known.counters.rounds > 0
         self._untold = False  # all readings of a round are there, and not published yet
 
     async def run(self) -> None:
-        """Read until NVML is to be started anew. Cancelling leaves the process to be ended.
+        """Read until only another process can go on. Cancelling leaves the process to be ended.
 
         Raises UnusableError, ReaderHungError, ReaderGoneError or AnsweredLateError.
         """
@@ -143,7 +146,8 @@ class Session:
                 self._known.renewal_seconds = FIRST_RENEWAL_SECONDS
             elif time.monotonic() >= renew_at:
                 self._known.renewal_seconds = min(self._known.renewal_seconds * 2, MOST_RENEWAL_SECONDS)
-                return
+                renew_at = time.monotonic() + self._known.renewal_seconds
+                self._renew()
             interval = self._known.settings.reading_interval_seconds
             await self._between_rounds(begun, begun + interval)
 
@@ -170,7 +174,11 @@ class Session:
             if isinstance(told, wire.EventsDone):
                 self._on_events(told)
         self._known.health.on_new_reader()
-        fleet.take_over(prepared.slots)
+        if prepared.anew and fleet.any_lost():
+            # What is back may be back elsewhere. Those that are attached already are there at once.
+            await self._attach(fleet.plan(prepared.opened.count.value, now=time.monotonic()), slow=SLOW_STATE_SECONDS)
+        else:
+            fleet.take_over(prepared.slots)
         await self._attach(fleet.unattached(now=time.monotonic()), slow=SLOW_STATE_SECONDS)
         return prepared.driver
 

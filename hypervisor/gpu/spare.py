@@ -28,12 +28,16 @@ ANSWER_SECONDS = 10.0
 
 @dataclass(slots=True)
 class Prepared:
-    """One that has started NVML and attached cards, as it is handed over. driver is what it was opened on."""
+    """One that has started NVML and attached cards, as it is handed over. driver is what it was opened on.
+
+    anew: NVML was started in it to see cards as they are now.
+    """
 
     process: ReaderProcess
     opened: wire.Opened
     driver: object
     slots: frozenset[str]
+    anew: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,8 @@ class _Kept:
     ready: Prepared | None = None
     taken: bool = False
     dropped: bool = False
+    again: bool = False  # NVML is to be started anew in it
+    turn: trio.CancelScope = field(default_factory=trio.CancelScope)  # while it waits for its turn
 
 
 class Spare:
@@ -68,8 +74,10 @@ class Spare:
         self._work = work
         self._kept: _Kept | None = None
         self._wanted = trio.Event()
+        self._became_ready = trio.Event()
         self._pause = FIRST_PAUSE_SECONDS
         self._not_before = 0.0
+        self._anew = False  # asked for by renew(), and nobody has taken one since
 
     @property
     def ready(self) -> bool:
@@ -81,13 +89,29 @@ class Spare:
         if self._kept is None and time.monotonic() >= self._not_before:
             self._wanted.set()
 
+    def renew(self) -> None:
+        """Have one ready soon that has started NVML anew; until then there is none."""
+        self._anew = True
+        if self._kept is None or self._kept.taken or self._kept.dropped:
+            self._not_before = 0.0
+            self._wanted.set()
+            return
+        self._kept.ready, self._kept.again = None, True
+        self._kept.turn.cancel()
+
+    async def wait_ready(self) -> None:
+        """Wait until one could take over. Cancelling stops the waiting and nothing else."""
+        await trio.lowlevel.checkpoint()
+        while not self.ready:
+            await self._became_ready.wait()
+
     async def take(self) -> Prepared | None:
         """The process, for the caller to end; None when there is none that is ready."""
         await trio.lowlevel.checkpoint()
         kept = self._kept
         if kept is None or kept.dropped or kept.ready is None or kept.ready.process.process.returncode is not None:
             return None
-        kept.taken = True
+        kept.taken, self._anew = True, False
         kept.scope.cancel()
         with trio.CancelScope(shield=True):
             await kept.left.wait()
@@ -129,9 +153,15 @@ class Spare:
         try:
             with kept.scope:
                 reader = ReaderProcess.of(process)
-                kept.ready = await self._prepare(reader)
-                self._pause = FIRST_PAUSE_SECONDS
-                await self._follow_events(reader)
+                while True:
+                    kept.again = False
+                    prepared = await self._prepare(reader)
+                    self._pause = FIRST_PAUSE_SECONDS
+                    if not kept.again:
+                        kept.ready = prepared
+                        self._became_ready.set()
+                        self._became_ready = trio.Event()
+                        await self._follow_events(reader, kept)
         finally:
             if not kept.taken:
                 kept.ready = None
@@ -147,11 +177,15 @@ class Spare:
             if isinstance(attached, wire.Attached) and attached.facts is not None:
                 await reader.ask(wire.Health(attached.slot), timeout=ANSWER_SECONDS)  # from here on events come
                 slots.add(attached.slot)
-        return Prepared(reader, opened, driver, frozenset(slots))
+        return Prepared(reader, opened, driver, frozenset(slots), self._anew)
 
-    async def _follow_events(self, reader: ReaderProcess) -> None:
-        while True:
-            await self._work.turn()
+    async def _follow_events(self, reader: ReaderProcess, kept: _Kept) -> None:
+        """Until NVML is to be started anew."""
+        while not kept.again:
+            with trio.CancelScope() as kept.turn:
+                await self._work.turn()
+            if kept.again:
+                return
             told = await reader.ask(wire.Events(), timeout=ANSWER_SECONDS)
             if isinstance(told, wire.EventsDone):
                 self._work.on_events(told, reader.name)

@@ -8,12 +8,16 @@ from hypervisor.doctor import pci
 from hypervisor.doctor.check import Outcome, Stage, check, failed, not_applicable, passed, warned
 from hypervisor.doctor.checks.bus import PRESENT, elsewhere
 from hypervisor.doctor.checks.driver import MODULE, NVML
-from hypervisor.doctor.process_files import waits_in
+from hypervisor.doctor.process_files import has_open, waits_in
 from hypervisor.doctor.subject import NodeSubject, Platform
 
 NODES = "driver.device-files"
 _MAJOR = 195
 _INFORMATION = "/proc/driver/nvidia/gpus"
+# Functions of the driver's modules in which a task waits; nvme_ and nvmem_ are others'.
+_IN_DRIVER = re.compile(r"_?nv(?!me)|os_acquire_|uvm_|rm_")
+# The driver's calls wait for each other in the kernel's own locks: whose task has a card open waits for the driver.
+_FOR_LOCK = re.compile(r"_*(?:rwsem|down|mutex|rt_mutex|semaphore)")
 
 
 @check(
@@ -56,7 +60,7 @@ def device_files(subject: NodeSubject) -> Outcome:
 @check(
     "driver.unified-memory",
     stage=Stage.DRIVER,
-    looks_at="/dev/nvidia-uvm, /proc/modules",
+    looks_at="/dev/nvidia-uvm, /proc/modules, /proc/devices",
     source="article 2.1 and 3.3, which name NVreg_InitializeSystemMemoryAllocations; that has nothing to do with it",
     requires=(MODULE,),
     gate=True,
@@ -67,12 +71,21 @@ def unified_memory(subject: NodeSubject) -> Outcome:
     if other is not None:
         return other
     loaded, found = "nvidia_uvm" in subject.kernel_modules, subject.root.node("/dev/nvidia-uvm")
-    if loaded and found is not None and found.kind == "char":
+    major = _majors(subject).get("nvidia-uvm")
+    fits = found is not None and found.kind == "char" and major in (None, found.major)
+    if loaded and fits:
         return passed("nvidia_uvm is loaded and /dev/nvidia-uvm is there")
     evidence = [
         f"module nvidia_uvm is {'loaded' if loaded else 'not loaded'}",
         f"/dev/nvidia-uvm is {'there' if found is not None else 'missing'}",
     ]
+    if loaded and found is not None:
+        return failed(
+            [*evidence[:1], f"/dev/nvidia-uvm is {found.kind} {found.major}:{found.minor}, and the module has {major}"],
+            "the module's number is chosen anew with each load, and this file is of an earlier one",
+            "remove /dev/nvidia-uvm and /dev/nvidia-uvm-tools, then 'nvidia-modprobe -u -c 0'; containers that were"
+            " given the old file have to be started anew",
+        )
     return failed(
         evidence,
         "CUDA needs the module nvidia_uvm and its device file; NVML and nvidia-smi work without them",
@@ -219,7 +232,7 @@ def health(subject: NodeSubject) -> Outcome:
 @check(
     "driver.hang",
     stage=Stage.DRIVER,
-    looks_at="/proc/*/stat, /proc/*/wchan",
+    looks_at="/proc/*/stat, /proc/*/wchan, /proc/*/fd",
     source="article 4.4; nvidia-stack.md 7.3 and 9.2 row 33: nvidia-smi hangs",
 )
 def hang(subject: NodeSubject) -> Outcome:
@@ -229,7 +242,8 @@ def hang(subject: NodeSubject) -> Outcome:
         if not process.hangs:
             continue
         waits = waits_in(subject.root, process.pid)
-        if "nv" in waits or process.command.startswith("nvidia"):
+        in_driver = _IN_DRIVER.match(waits) or process.command.startswith(("nvidia", "nv-"))
+        if in_driver or (_FOR_LOCK.match(waits) and has_open(subject.root, process.pid, "/dev/nvidia")):
             found.append(f"{process.pid} ({process.command}) waits in {waits or 'the kernel'}")
     if not found:
         return passed("no task waits without end in the driver")

@@ -7,7 +7,7 @@ import re
 from hypervisor.doctor.check import Outcome, Stage, check, failed, not_applicable, passed, warned
 from hypervisor.doctor.checks.bus import BOUND, PRESENT, elsewhere
 from hypervisor.doctor.cuda import version
-from hypervisor.doctor.kernel_log import matching
+from hypervisor.doctor.kernel_log import matching, since_load
 from hypervisor.doctor.library_variables import files_named
 from hypervisor.doctor.subject import NodeSubject, Platform
 from hypervisor.gpu.library import KNOWN_DIRECTORIES
@@ -38,7 +38,7 @@ def kernel_match(subject: NodeSubject) -> Outcome:
     if other is not None:
         return other
     lines = matching(
-        subject.kernel_log or (),
+        since_load(subject.kernel_log or ()),
         r"nvidia\w*: disagrees about version of symbol",
         r"nvidia\w*: version magic .* should be",
         r"nvidia\w*: Unknown symbol",
@@ -128,8 +128,9 @@ def probe(subject: NodeSubject) -> Outcome:
     if other is not None:
         return other
     lines = matching(
-        subject.kernel_log or (),
-        r"NVRM: (?:GPU \S+: )?RmInitAdapter failed",
+        since_load(subject.kernel_log or ()),
+        r"NVRM: (?:GPU \S+: )?(?:RmInitAdapter|rm_init_adapter) failed",
+        r"NVRM: The NVIDIA GPU \S+ \(PCI ID",
         r"NVRM: The NVIDIA probe routine failed for \d+ device",
         r"nvidia:? probe of \S+ failed with error",
         r"nvidia \S+: probe with driver nvidia failed",
@@ -209,7 +210,7 @@ def version_match(subject: NodeSubject) -> Outcome:
     evidence = [f"module {module}", f"libraries {', '.join(libraries) or 'without a version'}"]
     if told:
         evidence.append(f"NVML says {told}")
-    mismatch = matching(subject.kernel_log or (), r"NVRM: API mismatch")
+    mismatch = matching(since_load(subject.kernel_log or ()), r"NVRM: API mismatch")
     if (libraries and module not in libraries) or (told and told != module):
         return failed(
             [*evidence, *mismatch],
@@ -223,6 +224,14 @@ def version_match(subject: NodeSubject) -> Outcome:
             evidence,
             "libraries of several driver versions lie side by side, and which one is used depends on the loader",
             "remove the packages of the versions that are not loaded, then run ldconfig",
+        )
+    if mismatch:
+        return warned(
+            [*evidence, *mismatch],
+            "a program came with libraries of another driver version than the module: those of an image or of a folder"
+            " of its own, for the node's are right",
+            "take the driver's libraries out of that image (the NVIDIA Container Toolkit mounts the node's), and see"
+            " LD_LIBRARY_PATH; a container from before an upgrade has to be made anew",
         )
     return passed(*evidence)
 

@@ -72,7 +72,7 @@ def plugin(subject: NodeSubject) -> Outcome:
         return not_applicable(_NO_KUBELET)
     registered = registered_devices(subject)
     if registered is None:
-        return not_applicable("the kubelet has written no checkpoint that can be read")
+        return _damaged_checkpoint()
     ours = [name for name in registered if name.startswith(_OURS)]
     evidence = [f"{name}: {len(devices)}" for name, devices in registered.items() if not name.startswith(_OURS)]
     evidence += [f"{_OURS}*: {len(ours)} resources"] if ours else []
@@ -94,6 +94,14 @@ def plugin(subject: NodeSubject) -> Outcome:
     )
 
 
+def _damaged_checkpoint() -> Outcome:
+    return warned(
+        [f"{CHECKPOINT} can't be understood"],
+        "the kubelet's own record of devices is damaged: after its next start it knows of no device that a Pod has",
+        "drain the node, stop the kubelet, remove the file and start the kubelet; its plugins register anew",
+    )
+
+
 @check(
     "registration.plugin-log",
     stage=Stage.REGISTRATION,
@@ -103,17 +111,23 @@ def plugin(subject: NodeSubject) -> Outcome:
 )
 def plugin_log(subject: NodeSubject) -> Outcome:
     """Does NVIDIA's device plugin not complain?"""
+    # Its chart gives other Pods names that begin alike (feature discovery, the MPS daemon), so each log is looked at.
     found = logs(subject.root, "nvidia-device-plugin")
     if not found:
         return not_applicable("no log of NVIDIA's device plugin is on this node")
-    lines = found[0].lines
-    bad = matching(lines, r"failed to initialize NVML", r"error .*NVML", r"could not load NVML library")
-    started = matching(lines, r"Registered device plugin")
-    if not bad or (started and lines.index(_last(lines, started)) > lines.index(_last(lines, bad))):
-        return passed(*started[-1:])
-    denied = matching(lines, r"Operation not permitted", r"permission denied")
+    told: list[str] = []
+    complaints: list[str] = []
+    for each in found:
+        bad = matching(each.lines, r"failed to initialize NVML", r"error .*NVML", r"could not load NVML library")
+        started = matching(each.lines, r"Registered device plugin")
+        told += started[-1:]
+        if bad and not (started and _place(each.lines, started) > _place(each.lines, bad)):
+            denied = matching(each.lines, r"Operation not permitted", r"permission denied")
+            complaints += [*bad[-2:], *denied[-1:]]
+    if not complaints:
+        return passed(*told[-1:])
     return failed(
-        [*bad[-2:], *denied[-1:]],
+        complaints,
         "the plugin finds no driver in its container",
         "give its Pod the nvidia runtime class or make that runtime the default, so that the libraries are mounted; it"
         " needs privileged or the device files; on the node see driver.version-match",
@@ -137,11 +151,13 @@ def registered_count(subject: NodeSubject) -> Outcome:
         return not_applicable("nvidia.com/gpu is not registered here")
     cards = [gpu for gpu in subject.facts.gpus if not gpu.parent_uuid] if subject.facts else []
     expected = len(cards) or len(subject.gpus_on_bus)
-    if len(devices) >= expected:
-        return passed(f"{len(devices)} registered, {expected} cards")
-    missing = [gpu.uuid for gpu in cards if not any(gpu.uuid in device for device in devices)]
+    # A shared card is registered several times, as UUID::0, UUID::1 and so on.
+    whole = {device.partition("::")[0] for device in devices}
+    if len(whole) >= expected:
+        return passed(f"{len(whole)} registered, {expected} cards")
+    missing = [gpu.uuid for gpu in cards if gpu.uuid not in whole]
     return failed(
-        [f"{len(devices)} registered, {expected} cards", *missing],
+        [f"{len(whole)} registered, {expected} cards", *missing],
         "the plugin left out cards: they were unhealthy or failed to start when it looked",
         "see driver.health, driver.probe and pci.memory-windows for these cards, then restart the plugin's Pod",
     )
@@ -150,7 +166,7 @@ def registered_count(subject: NodeSubject) -> Outcome:
 @check(
     "allocatable.feature-gate",
     stage=Stage.ALLOCATABLE,
-    looks_at="the kubelet's command line and /var/lib/kubelet/config.yaml",
+    looks_at="the kubelet's command line and its configuration file",
     source="article 2.3; the gate is always on since Kubernetes 1.26 (nvidia-stack.md 7.4)",
 )
 def feature_gate(subject: NodeSubject) -> Outcome:
@@ -161,7 +177,7 @@ def feature_gate(subject: NodeSubject) -> Outcome:
     off = [word for word in words if re.search(r"feature-gates=.*DevicePlugins=false", word)]
     gates = kubelet_configuration(subject).get("featureGates")
     if isinstance(gates, Mapping) and gates.get("DevicePlugins") is False:
-        off.append(f"{_CONFIG}: featureGates.DevicePlugins: false")
+        off.append(f"{kubelet_configuration_file(subject)}: featureGates.DevicePlugins: false")
     if not off:
         return passed("DevicePlugins is not turned off; there is no need to turn it on either")
     return failed(
@@ -188,12 +204,15 @@ def node_object(subject: NodeSubject) -> Outcome:
     capacity, allocatable = part(node, "status", "capacity") or {}, part(node, "status", "allocatable") or {}
     registered = registered_devices(subject) or {}
     names = {name for name in (*registered, *capacity, *allocatable) if name.startswith(("nvidia.com/", _OURS))}
-    evidence, lost = [], []
+    evidence, lost, fewer = [], [], []
     for name in sorted(names):
         have, offered = len(registered.get(name, ())), quantity(allocatable.get(name))
+        there = max(have, quantity(capacity.get(name)))
         evidence.append(f"{name}: {have} registered, capacity {capacity.get(name, 0)}, allocatable {offered}")
-        if offered == 0 and (have or quantity(capacity.get(name))):
+        if there and offered == 0:
             lost.append(name)
+        elif offered < there:
+            fewer.append(name)
     if not names:
         return failed(
             ["no GPU resource under status.allocatable"],
@@ -209,6 +228,13 @@ def node_object(subject: NodeSubject) -> Outcome:
             "restart the plugin's Pod so that it registers anew; let nothing but the device plugin write these"
             " figures, a"
             " monitor least of all",
+        )
+    if fewer:
+        return warned(
+            evidence,
+            f"{', '.join(fewer)}: some devices are not offered: the plugin calls them unhealthy",
+            "see driver.health and driver.xid for the card; when it is well again, restart the plugin's Pod, which"
+            " calls no card healthy again by itself",
         )
     return passed(*evidence)
 
@@ -261,18 +287,18 @@ def node_label(subject: NodeSubject) -> Outcome:
 
 
 def registered_devices(subject: NodeSubject) -> Mapping[str, tuple[str, ...]] | None:
-    """Ids of devices by resource, as the kubelet keeps them; None where it has written nothing that can be read.
+    """Ids of devices by resource, as the kubelet keeps them; None where what it has written can't be understood.
 
-    Newer kubelets list them flat, older ones by NUMA node.
+    Newer kubelets list them flat, older ones by NUMA node. One that has never had a plugin has written nothing.
     """
     text = subject.root.text(CHECKPOINT)
-    if not text:
-        return None
+    if text is None:
+        return {}
     try:
         data = json.loads(text)["Data"]["RegisteredDevices"] or {}
-    except (ValueError, KeyError, TypeError):
+        return {name: tuple(_flat(devices)) for name, devices in data.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return {name: tuple(_flat(devices)) for name, devices in data.items()}
 
 
 def _flat(devices: object) -> Iterable[str]:
@@ -292,9 +318,21 @@ def kubelet_arguments(subject: NodeSubject) -> tuple[str, ...]:
     return ()
 
 
+def kubelet_configuration_file(subject: NodeSubject) -> str:
+    """Where the kubelet's configuration lies: where its command line says, which differs by distribution."""
+    words = kubelet_arguments(subject)
+    for at, word in enumerate(words):
+        name, equals, value = word.lstrip("-").partition("=")
+        if name == "config" and word.startswith("-"):
+            found = value if equals else next(iter(words[at + 1 :]), "")
+            if found.startswith("/"):
+                return found
+    return _CONFIG
+
+
 def kubelet_configuration(subject: NodeSubject) -> Mapping[str, object]:
     """The kubelet's configuration file; empty where there is none."""
-    text = subject.root.text(_CONFIG)
+    text = subject.root.text(kubelet_configuration_file(subject))
     try:
         found = yaml_text.parse(text) if text else {}
     except yaml.YAMLError:
@@ -311,8 +349,9 @@ def this_node(subject: NodeSubject) -> Object | None:
     return found or (nodes[0] if len(nodes) == 1 else None)
 
 
-def _last(lines: tuple[str, ...], found: list[str]) -> str:
-    return next(line for line in reversed(lines) if line.strip() == found[-1])
+def _place(lines: tuple[str, ...], found: list[str]) -> int:
+    """Where the last of the lines that were found stands."""
+    return max(at for at, line in enumerate(lines) if line.strip() == found[-1])
 
 
 CHECKS = (

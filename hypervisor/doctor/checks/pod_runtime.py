@@ -190,7 +190,7 @@ def memory(subject: PodSubject) -> Outcome:
 @check(
     "pod.threads",
     stage=Stage.WORKLOAD,
-    looks_at="/proc/PID/limits, threads, /proc/PID/wchan",
+    looks_at="/proc/PID/limits, threads, /proc/PID/wchan, pids.max of its cgroups",
     source="article 4.4: 0 % GPU, waiting in futex, too few processes allowed",
     requires=(FOUND,),
 )
@@ -200,6 +200,15 @@ def threads(subject: PodSubject) -> Outcome:
     if none is not None:
         return none
     count = sum(each.threads for each in subject.processes)
+    full = _full_groups(subject)
+    if full:
+        return warned(
+            [f"{count} threads", *full],
+            "the control group of the Pod may have no more tasks: threads of CUDA or of data loaders can't start, and"
+            " others wait for them for ever",
+            "raise podPidsLimit of the kubelet (or pids_limit of the runtime) and make the Pod anew, or use fewer"
+            " workers",
+        )
     for process in subject.processes:
         most = limit(subject.root, process.pid, "Max processes")
         if most is not None and count >= 0.9 * most:
@@ -224,14 +233,29 @@ def _places(files: Root, name: str) -> list[str]:
     return [folder for folder in _FOLDERS if files.node(f"{folder}/{name}") is not None]
 
 
+def _groups(subject: PodSubject) -> list[str]:
+    """Control groups of the Pod's processes."""
+    texts = (subject.root.text(f"/proc/{process.pid}/cgroup") or "" for process in subject.processes)
+    lines = (line for text in texts for line in text.splitlines())
+    return list(dict.fromkeys(line[3:] for line in lines if line.startswith("0::")))
+
+
+def _full_groups(subject: PodSubject) -> list[str]:
+    """Control groups of its containers, and that of the Pod above them, that have as many tasks as they may."""
+    told = []
+    for group in dict.fromkeys(each for own in _groups(subject) for each in (own, own.rpartition("/")[0]) if each):
+        most, now = (subject.root.word(f"/sys/fs/cgroup{group}/{name}") for name in ("pids.max", "pids.current"))
+        if most.isdigit() and now.isdigit() and int(now) >= _NEARLY * int(most):
+            told.append(f"{group}: {now} tasks of at most {most}")
+    return told
+
+
 def _host_kills(subject: PodSubject) -> list[str]:
     """Where the kernel or the kubelet says that host memory ran out."""
     told = []
-    for process in subject.processes:
-        for line in (subject.root.text(f"/proc/{process.pid}/cgroup") or "").splitlines():
-            if line.startswith("0::"):
-                events = subject.root.text(f"/sys/fs/cgroup{line[3:]}/memory.events") or ""
-                told += [f"{line[3:]}: {each}" for each in events.splitlines() if re.match(r"oom_kill [1-9]", each)]
+    for group in _groups(subject):
+        events = subject.root.text(f"/sys/fs/cgroup{group}/memory.events") or ""
+        told += [f"{group}: {each}" for each in events.splitlines() if re.match(r"oom_kill [1-9]", each)]
     for container in ((subject.object or {}).get("status") or {}).get("containerStatuses") or ():
         for state in ("state", "lastState"):
             ended = (container.get(state) or {}).get("terminated") or {}

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from hypervisor.doctor.check import Outcome, Stage, check, failed, not_applicable, passed, warned
 from hypervisor.doctor.checks.bus import elsewhere
+from hypervisor.doctor.checks.kubelet import kubelet_configuration
 from hypervisor.doctor.cuda import version
 from hypervisor.doctor.kernel_log import xids
 from hypervisor.doctor.process_files import limit
-from hypervisor.doctor.runtimes import BINARIES, cdi_specs, runtimes, toolkit_binary, toolkit_mode, toolkit_version
+from hypervisor.doctor.runtimes import (
+    BINARIES,
+    UNREADABLE,
+    cdi_specs,
+    runtimes,
+    toolkit_binary,
+    toolkit_mode,
+    toolkit_version,
+)
+from hypervisor.doctor.runtimes import TOOLKIT as TOOLKIT_FILE
 from hypervisor.doctor.subject import NodeSubject
 
 HANDLER = "runtime.handler"
@@ -54,7 +64,7 @@ def handler(subject: NodeSubject) -> Outcome:
 @check(
     TOOLKIT,
     stage=Stage.RUNTIME,
-    looks_at="nvidia-container-runtime, nvidia-ctk, libnvidia-container.so.*",
+    looks_at="nvidia-container-runtime, its configuration, nvidia-ctk, libnvidia-container.so.*",
     source="article 2.5: a toolkit that is too old for the driver",
     requires=(HANDLER,),
     gate=True,
@@ -64,6 +74,12 @@ def toolkit(subject: NodeSubject) -> Outcome:
     handlers = {name: binary for each in runtimes(subject.root) for name, binary in each.handlers.items()}
     if not handlers:
         return not_applicable("no runtime uses the toolkit's programs")
+    if toolkit_mode(subject.root) == UNREADABLE:
+        return failed(
+            [f"{TOOLKIT_FILE} is no TOML"],
+            "the toolkit can't read its own configuration, and every container of its runtime fails to start",
+            f"correct {TOOLKIT_FILE}, or write it anew: nvidia-ctk config --in-place, nvidia-ctk runtime configure",
+        )
     for name, binary in handlers.items():
         there = (
             subject.root.node(binary) is not None
@@ -169,8 +185,7 @@ def devices_kept(subject: NodeSubject) -> Outcome:
         return other
     if toolkit_mode(subject.root) != "legacy":
         return passed("devices are not injected behind the runtime's back")
-    text = subject.root.text("/var/lib/kubelet/config.yaml") or ""
-    if "cgroupDriver: systemd" not in text:
+    if kubelet_configuration(subject).get("cgroupDriver") != "systemd":
         return passed("the kubelet does not use systemd's cgroup driver")
     if any(name.startswith("195:") for name in subject.root.names("/dev/char")):
         return passed("/dev/char has links for the cards")

@@ -236,15 +236,6 @@ def known_keys(facts: HealthFacts) -> frozenset[str]:
     return frozenset(key for key, value in sources.items() if value is not None)
 
 
-def reset_between(before: HealthFacts, after: HealthFacts) -> bool:
-    """Whether the card was reset in between: only that makes a volatile count smaller."""
-    pairs = (
-        (before.ecc_uncorrected_volatile, after.ecc_uncorrected_volatile),
-        (before.ecc_corrected_volatile, after.ecc_corrected_volatile),
-    )
-    return any(old is not None and new is not None and new < old for old, new in pairs)
-
-
 def merged(before: HealthFacts, after: HealthFacts) -> HealthFacts:
     """after, with what it does not say as it was said before: for counters and gauges, not for verdicts."""
     kept = {

@@ -52,6 +52,16 @@ class Host:
         """Whether the kernel sees a device at this address."""
         return (self.root / "sys" / "bus" / "pci" / "devices" / address).exists()
 
+    def binding(self, address: str) -> int | None:
+        """What tells this binding of a device to a driver from every other one of this boot; None without a driver.
+
+        The kernel makes the link anew with each, and gives no number twice.
+        """
+        try:
+            return (self.root / "sys" / "bus" / "pci" / "devices" / address / "driver").lstat().st_ino
+        except OSError:
+            return None
+
     def module_version(self) -> str:
         """Version of the kernel module that is loaded; "" when none is."""
         return _text(self.root / "sys" / "module" / "nvidia" / "version")

@@ -25,7 +25,10 @@ _XID = re.compile(
     r"(?:, pid='?(?P<pid>[0-9]+|<[^>]*>|[^,']*)'?)?(?:, name=(?P<name>[^,]*))?(?:,\s*(?P<text>.*))?",
     re.ASCII | re.IGNORECASE,
 )
-_OFF_BUS = re.compile(rf"NVRM: (?:The )?GPU (?:at )?{_ADDRESS}: GPU has fallen off the bus", re.ASCII | re.IGNORECASE)
+# Newer drivers: "GPU 0000:18:00.0: GPU has fallen off the bus."; older: "GPU at 0000:18:00.0 has fallen off the bus."
+_OFF_BUS = re.compile(
+    rf"NVRM: (?:The )?GPU (?:at )?{_ADDRESS}(?:: GPU)? has fallen off the bus", re.ASCII | re.IGNORECASE
+)
 _INIT = re.compile(
     rf"NVRM: GPU {_ADDRESS}: (?:RmInitAdapter|rm_init_adapter) failed(?P<text>.*)", re.ASCII | re.IGNORECASE
 )

@@ -158,6 +158,13 @@ def on_reset(health: CardHealth) -> CardHealth:
     return CardHealth(relapses=health.relapses)
 
 
+def on_started_anew(health: CardHealth) -> CardHealth:
+    """The health after the driver has started the card anew, which is less than a reset: what only a restart of the
+    machine or a human heals stands."""
+    kept = tuple(each for each in health.standings if each.sticky or not each.pulse)
+    return replace(health, standings=kept, failed_owners=())
+
+
 def on_facts(health: CardHealth, facts: HealthFacts, signs: Iterable[Sign], *, now: float, rules: Rules) -> CardHealth:
     """The health after a state read."""
     said = {sign.key: sign for sign in signs}

@@ -31,6 +31,7 @@ class _Card(msgspec.Struct, frozen=True, kw_only=True):
     standings: list[_Standing]
     relapses: list[float]
     failed_owners: list[tuple[float, str]]
+    binding: int | None = None  # older files have none
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,8 +50,9 @@ class HealthMemory:
         self._stored: object = None
         self.failure = ""  # why the last store failed
 
-    def load(self) -> tuple[dict[str, CardHealth], int | None]:
-        """By UUID what stood against each card in this boot, and the last record of the kernel's log that counted."""
+    def load(self) -> tuple[dict[str, tuple[CardHealth, int | None]], int | None]:
+        """By UUID what stood against each card in this boot, with its binding to the driver then, and the last record
+        of the kernel's log that counted."""
         if self._path is None:
             return {}, None
         try:
@@ -59,14 +61,14 @@ class HealthMemory:
             return {}, None
         if record.version != _VERSION or record.boot_id != self._boot_id:
             return {}, None
-        return {uuid: _health(card) for uuid, card in record.cards.items()}, record.log_sequence
+        return {uuid: (_health(card), card.binding) for uuid, card in record.cards.items()}, record.log_sequence
 
-    def store(self, cards: Mapping[str, CardHealth], log_sequence: int | None) -> None:
+    def store(self, cards: Mapping[str, tuple[CardHealth, int | None]], log_sequence: int | None) -> None:
         """Keep it, if it says something else than what is kept. After a failure, told in words, the next time tries."""
-        kept = {uuid: health for uuid, health in cards.items() if health.confirmed}
+        kept = {uuid: (health, binding) for uuid, (health, binding) in cards.items() if health.confirmed}
         outline = {
-            uuid: tuple((each.key, each.state, each.asked, each.text) for each in health.confirmed)
-            for uuid, health in kept.items()
+            uuid: (binding, *((each.key, each.state, each.asked, each.text) for each in health.confirmed))
+            for uuid, (health, binding) in kept.items()
         }
         if self._path is None or outline == self._stored or (self._stored is None and not outline):
             return
@@ -74,7 +76,7 @@ class HealthMemory:
             version=_VERSION,
             boot_id=self._boot_id,
             log_sequence=log_sequence,
-            cards={uuid: _card(health) for uuid, health in kept.items()},
+            cards={uuid: _card(health, binding) for uuid, (health, binding) in kept.items()},
         )
         try:
             write_atomically(self._path, msgspec.json.encode(record))
@@ -92,8 +94,9 @@ def _boot_id(file: Path) -> str:
         return ""
 
 
-def _card(health: CardHealth) -> _Card:
+def _card(health: CardHealth, binding: int | None) -> _Card:
     return _Card(
+        binding=binding,
         standings=[
             _Standing(
                 key=each.key,

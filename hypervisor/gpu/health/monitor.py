@@ -12,20 +12,21 @@ from pathlib import Path
 
 from hypervisor.config import Settings
 from hypervisor.gpu import wire
-from hypervisor.gpu.codes import EVENT_XID, ErrorClass, classify
+from hypervisor.gpu.codes import EVENT_XID
 from hypervisor.gpu.conditions import Finding
 from hypervisor.gpu.fleet import CardState, Fleet
 from hypervisor.gpu.health import facts as card_facts
-from hypervisor.gpu.health import machine, policy
+from hypervisor.gpu.health import findings, machine, policy
 from hypervisor.gpu.health.breakers import Breakers
 from hypervisor.gpu.health.circuit import Circuit
 from hypervisor.gpu.health.facts import NO_FACTS, HealthFacts
-from hypervisor.gpu.health.host import FOREIGN_DRIVERS, BusGpu, Host
+from hypervisor.gpu.health.host import BusGpu, Host
 from hypervisor.gpu.health.kernel_log import KernelLog, LogFinding, LogKind
 from hypervisor.gpu.health.machine import CardHealth, Rules, Xid
 from hypervisor.gpu.health.memory import HealthMemory
 from hypervisor.gpu.health.occurrence import Occurrence, OccurrenceKind, Occurrences
 from hypervisor.gpu.health.policy import XidClass
+from hypervisor.gpu.health.resets import Energy, seems_reset
 from hypervisor.gpu.health.told import ToldXids
 from hypervisor.model.health import HealthCode, HealthState
 
@@ -47,7 +48,9 @@ class _Card:
     known: HealthFacts = NO_FACTS  # the last of each figure
     due_at: float = 0.0
     most_links: int = 0
-    energy: float | None = None
+    before_fall: HealthFacts | None = None  # the last of each figure before an answer that seems to be after a reset
+    energy: Energy = field(default_factory=Energy)
+    binding: int | None = None  # of the card to the kernel's driver
     state: HealthState = HealthState.UNKNOWN
 
 
@@ -100,7 +103,7 @@ class HealthMonitor:
         self._host = Host(settings.host_root_path)
         self._memory = HealthMemory(memory)
         kept, sequence = self._memory.load()
-        self._cards = {uuid: _Card(health=health) for uuid, health in kept.items()}
+        self._cards = {uuid: _Card(health=health, binding=binding) for uuid, (health, binding) in kept.items()}
         self._log = KernelLog(self._host.kernel_log, after=sequence)
         self._early: deque[LogFinding] = deque(maxlen=MOST_EARLY)  # of cards that are not known yet
         self._told = ToldXids()
@@ -133,15 +136,31 @@ class HealthMonitor:
         """A state read."""
         known = self._of(card.uuid)
         facts = card_facts.facts_of(told)
-        if card_facts.reset_between(known.known, facts):
-            known.health = machine.on_reset(known.health)
-        self._tell_ecc(card, known.known, facts)
-        known.told, known.known = facts, card_facts.merged(known.known, facts)
+        self._look_for_reset(known, card, facts, fleet)
+        known.told = facts
+        if known.before_fall is None:
+            self._tell_ecc(card, known.known, facts)
+            known.known = card_facts.merged(known.known, facts)
         known.most_links = max(known.most_links, facts.links_active)
         signs = card_facts.signs(facts, most_links=self._most_links(card, fleet))
         known.health = machine.on_facts(known.health, facts, signs, now=now, rules=self._rules)
-        in_doubt = bool(known.health.standings)
+        in_doubt = bool(known.health.standings) or known.before_fall is not None
         known.due_at = now if in_doubt else now + READ_SECONDS
+
+    def _look_for_reset(self, known: _Card, card: CardState, facts: HealthFacts, fleet: Fleet) -> None:
+        """Two answers in a row tell of a reset, at a time when the driver says nothing else that can't be true."""
+        if known.before_fall is None:
+            if seems_reset(known.known, facts, let_go=card.let_go):
+                known.before_fall = known.known
+            else:
+                card.let_go = False
+            return
+        if fleet.records[card.uuid].rejections:
+            return
+        if seems_reset(known.before_fall, facts, let_go=card.let_go):
+            known.health = machine.on_reset(known.health)
+            known.known = NO_FACTS  # a count from zero has nothing to be compared to
+        known.before_fall, card.let_go = None, False
 
     def on_events(self, done: wire.EventsDone, fleet: Fleet, *, reader: str, now: float, wall_time: float) -> None:
         """Events of NVML, as one of the readers has them: each reader is given all of them."""
@@ -167,9 +186,9 @@ class HealthMonitor:
         energy = fleet.records[card.uuid].sensors.energy
         if energy.value is None or energy.stale:
             return
-        if known.energy is not None and energy.value < known.energy:
+        known.energy, started = known.energy.after(energy.value)
+        if started:
             known.health = machine.on_reset(known.health)
-        known.energy = energy.value
 
     def guard_capacity(self, fleet: Fleet, *, now: float) -> None:
         """Put the capacity from before in the place of one that fell too far for one source to be believed."""
@@ -182,6 +201,7 @@ class HealthMonitor:
         if not self._sees_host(fleet):
             return False
         before = [card.health for card in self._cards.values()]
+        self._find_started_anew(fleet)  # before the log: what it tells of may have come after
         for finding in self._log.read():
             self._on_log(finding, fleet, now=now, wall_time=wall_time)
         for finding in [early for early in self._early if early.bus_id in fleet.cards]:
@@ -191,6 +211,18 @@ class HealthMonitor:
             self._bus_due_at, self._bus = now + BUS_SECONDS, self._host.gpus_on_bus()
         changed = self._find_gone(fleet)
         return changed or before != [card.health for card in self._cards.values()]
+
+    def _find_started_anew(self, fleet: Fleet) -> None:
+        """Cards that the kernel has bound to the driver anew, by hand, by a new look at the bus or by a new load of the
+        module: the driver has started them from nothing."""
+        for card in fleet.cards.values():
+            binding = self._host.binding(card.bus_id) if card.bus_id else None
+            if binding is None:
+                continue
+            known = self._of(card.uuid)
+            if known.binding not in (None, binding):
+                known.health = machine.on_started_anew(known.health)
+            known.binding = binding
 
     def _sees_host(self, fleet: Fleet) -> bool:
         """A simulated machine has nothing to do with the host's bus and log, unless a root was made for it."""
@@ -308,7 +340,8 @@ class HealthMonitor:
             known = self._of(card.uuid)
             works = fleet.records[card.uuid].health is HealthState.HEALTHY and not card.missing
             known.health = machine.settle(known.health, works=works, now=now, rules=self._rules)
-        self._memory.store({uuid: known.health for uuid, known in self._cards.items()}, self._log.last_sequence)
+        kept = {uuid: (known.health, known.binding) for uuid, known in self._cards.items()}
+        self._memory.store(kept, self._log.last_sequence)
 
     def health_of(self, card: CardState) -> CardHealth:
         """What stands against a card."""
@@ -316,18 +349,7 @@ class HealthMonitor:
 
     def findings(self, card: CardState, fleet: Fleet) -> list[Finding]:
         """The conditions of a card that come from its health."""
-        found = [Finding(each.code, each.text, each.key) for each in self.health_of(card).confirmed]
-        record = fleet.records[card.uuid]
-        blind = record.health is HealthState.BLIND and classify(record.code) in (
-            ErrorClass.VAGUE,
-            ErrorClass.PERMISSION,
-        )
-        if blind and not card.detached and self._sees_host(fleet):
-            denied = self._host.denied_nodes(record.identity.minor)
-            if denied:
-                text = f"{'; '.join(denied)}; the card may be well: give the daemon its device nodes back"
-                found.append(Finding(HealthCode.ACCESS_DENIED, text))
-        return found
+        return findings.of_card(card, self.health_of(card), fleet, self._host if self._sees_host(fleet) else None)
 
     def module_version(self, fleet: Fleet) -> str:
         """Version of the kernel module; "" where there is none to look at."""
@@ -335,23 +357,8 @@ class HealthMonitor:
 
     def node_findings(self, fleet: Fleet) -> list[Finding]:
         """The conditions of the node that come from the host."""
-        held = self._breakers.capacity.summary
-        found = [Finding(HealthCode.CAPACITY_HELD, held, "capacity")] if held else []
-        missing = self._host.missing_toolkit() if self._sees_host(fleet) else None
-        if missing is not None:
-            text = f"waiting for toolkit validation: {missing} is missing, which NVIDIA's GPU operator writes"
-            found.append(Finding(HealthCode.TOOLKIT_NOT_READY, text))
-        if not self._bus or not fleet.cards or not self._sees_host(fleet):
-            return found
-        hidden = [
-            f"{gpu.address} ({gpu.driver or 'no driver'})"
-            for gpu in self._bus
-            if gpu.address not in fleet.cards and gpu.driver not in FOREIGN_DRIVERS
-        ]
-        if not hidden:
-            return found
-        text = f"the PCI bus has {len(self._bus)} GPUs, and the driver does not show {', '.join(hidden)}"
-        return [*found, Finding(HealthCode.GPUS_NOT_SHOWN, f"{text}; see the kernel's log")]
+        host = self._host if self._sees_host(fleet) else None
+        return findings.of_node(fleet, host, self._bus or (), held=self._breakers.capacity.summary)
 
     def on_state(self, card: CardState, state: HealthState, reason: str) -> None:
         """The state that is published of a card; counts transitions."""

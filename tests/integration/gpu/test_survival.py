@@ -186,6 +186,49 @@ def test_a_reader_that_waits_takes_over_from_one_that_hangs(h100: Simulated) -> 
     assert children() - before == set()
 
 
+def test_a_card_that_comes_back_makes_no_other_wait(h100: Simulated) -> None:
+    """The reader that stands by starts NVML anew, while the other one reads on."""
+
+    async def main() -> None:
+        async with reading(h100) as reader:
+            uuid = (await good_round(reader)).devices[3].identity.uuid
+            await reader.detach(uuid)
+            await until(reader, lambda _: reader.statistics().stands_by)
+            first, spares = reader.statistics().child_pid, children()
+            h100.fault("gpu=3,reset=true")
+            await reader.attach(uuid)
+            stale, told = 0, reader.inventory
+            while told.devices[3].health is not HealthState.HEALTHY:
+                told = await reader.next_inventory(told.sequence)
+                stale += sum(each.vram_bytes.stale for each in told.devices if each.identity.uuid != uuid)
+            assert stale == 0
+            assert reader.statistics().child_pid in spares - {first}
+            assert not told.devices[3].vram_bytes.stale
+
+    trio.run(main)
+
+
+def test_a_card_that_comes_back_and_hangs_holds_up_no_other(h100: Simulated) -> None:
+    async def main() -> None:
+        async with reading(h100, quick(reading_timeout_seconds=20)) as reader:
+            uuid = (await good_round(reader)).devices[3].identity.uuid
+            await reader.detach(uuid)
+            await until(reader, lambda _: reader.statistics().stands_by)
+            h100.fault("gpu=3,call=*,hang=forever")
+            begun = time.monotonic()
+            await reader.attach(uuid)
+            oldest = 0.0
+            while time.monotonic() - begun < 12:
+                told = await reader.next_inventory(reader.inventory.sequence)
+                now = time.monotonic()
+                figures = [each.vram_bytes for each in told.devices if each.identity.uuid != uuid]
+                oldest = max(oldest, *(now - each.observed_at for each in figures))
+            assert told.devices[3].health is HealthState.BLIND
+            assert oldest < 5
+
+    trio.run(main)
+
+
 def test_no_library(tmp_path: Path) -> None:
     async def main() -> None:
         environment = {**os.environ, "TF_NVML_LIB_PATH": str(tmp_path / "nowhere.so")}

@@ -73,6 +73,54 @@ def test_a_verdict_outlives_the_reader_and_the_daemon(t4: Simulated, tmp_path: P
     trio.run(lambda: life(first=False))
 
 
+def test_zeros_of_a_driver_that_lies_are_no_reset(t4: Simulated) -> None:
+    """A reading that is zero without cause takes no verdict back; a reset does."""
+    for name, value in (("ecc_corrected_volatile", 4), ("ecc_corrected_aggregate", 9)):
+        t4.fault(f"gpu=0,set={name},value={value}")
+
+    async def main() -> None:
+        async with reader(t4) as gpus:
+            await good_round(gpus)
+            t4.fault("gpu=0,xid=109")
+            await until(gpus, lambda now: now.devices[0].health is HealthState.UNHEALTHY)
+            lies = [
+                t4.fault(f"gpu=0,call={call},return=zero")
+                for call in ("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetTotalEnergyConsumption")
+            ]
+            for _ in range(5):
+                assert (await good_round(gpus)).devices[0].health is HealthState.UNHEALTHY
+            for lie in lies:
+                t4.machine.clear_fault(lie)
+            assert (await good_round(gpus)).devices[0].health is HealthState.UNHEALTHY
+            t4.fault("gpu=0,reset=true")
+            await until(gpus, lambda now: now.devices[0].health is HealthState.HEALTHY)
+
+    trio.run(main)
+
+
+def test_a_reset_of_a_card_that_was_let_go_is_seen_by_its_further_counts(t4: Simulated) -> None:
+    async def main() -> None:
+        async with reader(t4) as gpus:
+            uuid = (await good_round(gpus)).devices[0].identity.uuid
+            replays = t4.fault("gpu=0,set=pcie_replays,value=7")
+            t4.fault("gpu=0,xid=109")
+            await until(gpus, lambda now: now.devices[0].health is HealthState.UNHEALTHY)
+            await good_round(gpus)
+            t4.machine.clear_fault(replays)
+            # While it is held, nobody can have reset it.
+            await good_round(gpus)
+            assert (await good_round(gpus)).devices[0].health is HealthState.UNHEALTHY
+            t4.fault("gpu=0,set=pcie_replays,value=7")
+            await good_round(gpus)
+            await good_round(gpus)
+            await gpus.detach(uuid)
+            t4.fault("gpu=0,set=pcie_replays,value=0")
+            await gpus.attach(uuid)
+            await until(gpus, lambda now: now.devices[0].health is HealthState.HEALTHY)
+
+    trio.run(main)
+
+
 def test_events_that_hang_take_no_card_with_them(t4: Simulated) -> None:
     async def main() -> None:
         async with reader(t4, reading_timeout_seconds=30) as gpus:

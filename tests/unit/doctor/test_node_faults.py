@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,11 @@ import pytest
 from hypervisor.doctor.check import examine, gate_failures
 from hypervisor.doctor.checks import NODE_CHECKS
 from hypervisor.model import SkipReason, Verdict
-from tests.unit.doctor import driver_cases, kubelet_cases, runtime_cases
+from tests.unit.doctor import driver_cases, field_cases, kubelet_cases, runtime_cases
 from tests.unit.doctor.case import Case, assert_told
 from tests.unit.doctor.machines import Machine, healthy
 
-CASES = (*driver_cases.CASES, *kubelet_cases.CASES, *runtime_cases.CASES)
+CASES = (*driver_cases.CASES, *kubelet_cases.CASES, *runtime_cases.CASES, *field_cases.NODE_CASES)
 # Asked of the machine itself only: tested in tests/integration/doctor.
 LIVE_ONLY = {"hypervisor.running"}
 
@@ -28,6 +29,15 @@ def test_fault_is_told(case: Case, tmp_path: Path) -> None:
     checks = {each.id: each for each in NODE_CHECKS}
     if checks[case.check].gate:
         assert case.check in {result.check_id for result in gate_failures(NODE_CHECKS, diagnosis)}
+
+
+@pytest.mark.parametrize("well", field_cases.WELL, ids=lambda well: well[0])
+def test_what_looks_like_a_fault_and_is_none(well: tuple[str, Callable[[Machine], object]], tmp_path: Path) -> None:
+    machine = healthy(tmp_path)
+    well[1](machine)
+    diagnosis = examine(NODE_CHECKS, machine.subject(), name="node")
+    assert [each for each in diagnosis.results if each.verdict in (Verdict.WARN, Verdict.FAIL)] == []
+    assert gate_failures(NODE_CHECKS, diagnosis) == ()
 
 
 def test_every_check_is_broken_twice() -> None:

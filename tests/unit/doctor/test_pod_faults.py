@@ -11,12 +11,12 @@ from hypervisor.doctor.check import examine
 from hypervisor.doctor.checks import POD_CHECKS
 from hypervisor.doctor.pod_subject import PodSubject
 from hypervisor.model import Diagnosis, Verdict
-from tests.unit.doctor import pod_cases, symptom_cases
+from tests.unit.doctor import field_cases, pod_cases, symptom_cases
 from tests.unit.doctor.case import Case, assert_told
 from tests.unit.doctor.machines import Machine, healthy
 from tests.unit.doctor.pod_cases import _annotated, _environment, _label_on_deployment, _log
 
-CASES = (*pod_cases.CASES, *symptom_cases.CASES)
+CASES = (*pod_cases.CASES, *symptom_cases.CASES, *field_cases.POD_CASES)
 NEVER_LOUD = {"symptom.harmless-sve"}
 # Of the healthy Pod: it is no worker, has no remote connection and wants no whole card.
 NOT_HERE = {"pod.whole-card", "pod.worker-limits", "pod.connection"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypervisor.gpu.health import machine, policy
-from hypervisor.gpu.health.facts import HealthFacts, reset_between, signs
+from hypervisor.gpu.health.facts import HealthFacts, signs
 from hypervisor.gpu.health.machine import CardHealth, Rules, Xid
 from hypervisor.model import HealthCode, HealthState
 
@@ -211,13 +211,6 @@ def test_what_only_a_restart_heals_waits_for_it(number: int) -> None:
     assert card.wait(1_000_000) is UNHEALTHY
     card.health = machine.on_reset(card.health)
     assert card.health.state is HEALTHY
-
-
-def test_a_reset_is_seen_by_a_count_that_falls() -> None:
-    ill = replace(WELL, ecc_uncorrected_volatile=3)
-    assert reset_between(ill, WELL)
-    assert not reset_between(WELL, ill)
-    assert not reset_between(ill, HealthFacts())
 
 
 def test_programs_of_many_owners_are_the_card_s_fault() -> None:

@@ -24,23 +24,23 @@ def ill() -> CardHealth:
 
 
 def test_a_verdict_survives_a_restart_of_the_daemon_and_none_of_the_machine(tmp_path: Path) -> None:
-    boot(tmp_path, "one").store({"GPU-0": ill(), "GPU-1": CardHealth()}, 77)
+    boot(tmp_path, "one").store({"GPU-0": (ill(), 5), "GPU-1": (CardHealth(), 6)}, 77)
     cards, sequence = boot(tmp_path, "one").load()
     assert sequence == 77
-    assert cards == {"GPU-0": ill()}
+    assert cards == {"GPU-0": (ill(), 5)}
     assert boot(tmp_path, "two").load() == ({}, None)
 
 
 def test_what_did_not_change_is_not_written(tmp_path: Path) -> None:
     memory = boot(tmp_path, "one")
-    memory.store({"GPU-0": CardHealth()}, 1)
+    memory.store({"GPU-0": (CardHealth(), None)}, 1)
     file = tmp_path / "health.json"
     assert not file.exists()
-    memory.store({"GPU-0": ill()}, 2)
+    memory.store({"GPU-0": (ill(), None)}, 2)
     before = file.stat().st_ino
-    memory.store({"GPU-0": ill()}, 3)
+    memory.store({"GPU-0": (ill(), None)}, 3)
     assert file.stat().st_ino == before
-    memory.store({"GPU-0": CardHealth()}, 4)
+    memory.store({"GPU-0": (CardHealth(), None)}, 4)
     assert boot(tmp_path, "one").load() == ({}, 4)
 
 
@@ -51,19 +51,33 @@ def test_a_file_that_can_not_be_used_is_as_none(tmp_path: Path, content: bytes) 
     (tmp_path / "health.json").write_bytes(content)
     memory = boot(tmp_path, "one")
     assert memory.load() == ({}, None)
-    memory.store({"GPU-0": ill()}, 1)
-    assert boot(tmp_path, "one").load()[0]["GPU-0"].state is HealthState.UNHEALTHY
+    memory.store({"GPU-0": (ill(), None)}, 1)
+    assert boot(tmp_path, "one").load()[0]["GPU-0"][0].state is HealthState.UNHEALTHY
 
 
 def test_a_disk_that_takes_nothing_is_told_and_tried_again(tmp_path: Path) -> None:
     file = tmp_path / "boot_id"
     file.write_text("one\n")
     memory = HealthMemory(tmp_path / "away" / "health.json", boot_id_file=file)
-    memory.store({"GPU-0": ill()}, 1)
+    memory.store({"GPU-0": (ill(), None)}, 1)
     assert "No such file" in memory.failure
     (tmp_path / "away").mkdir()
-    memory.store({"GPU-0": ill()}, 1)
+    memory.store({"GPU-0": (ill(), None)}, 1)
     assert memory.failure == ""
+
+
+def test_a_binding_to_the_driver_is_another_one_each_time(tmp_path: Path) -> None:
+    device(tmp_path, "0000:18:00.0", "0x10de", "0x030200", driver="nvidia")
+    host = Host(tmp_path)
+    first = host.binding("0000:18:00.0")
+    assert first is not None
+    assert host.binding("0000:18:00.0") == first
+    link = tmp_path / "sys/bus/pci/devices/0000:18:00.0/driver"
+    link.with_name("new").symlink_to(link.readlink())
+    link.with_name("new").replace(link)
+    assert host.binding("0000:18:00.0") not in (None, first)
+    link.unlink()
+    assert host.binding("0000:18:00.0") is None
 
 
 def device(root: Path, address: str, vendor: str, kind: str, driver: str = "") -> None:
