@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hypervisor.doctor.facts import ClusterFacts, EventFacts
-from hypervisor.doctor.kubernetes import Object, Objects, labels_of, name_of, part
+from hypervisor.doctor.kubernetes import Object, Objects, labels_of, name_of, part, quantity
 from hypervisor.doctor.pod_logs import logs
 from hypervisor.doctor.root import METADATA, Root
 from hypervisor.doctor.scheduling_events import from_object
@@ -47,7 +47,7 @@ class ClusterSubject:
 
 def restarts(pod: Object) -> int:
     """Restarts of all containers of a Pod."""
-    return sum(int(each.get("restartCount") or 0) for each in part(pod, "status", "containerStatuses") or ())
+    return sum(quantity(each.get("restartCount")) for each in part(pod, "status", "containerStatuses") or ())
 
 
 def ready(pod: Object) -> bool:

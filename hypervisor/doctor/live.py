@@ -47,7 +47,7 @@ def kernel_messages(device: str = "/dev/kmsg") -> list[str]:
                 continue  # overtaken by newer records; the next read goes on with the oldest there is
             head, _, message = record.decode("utf-8", "replace").partition(";")
             fields = head.split(",")
-            if len(fields) >= 3 and fields[2].isdigit():
+            if len(fields) >= 3 and fields[2].isdecimal():
                 lines.append(f"[{int(fields[2]) / 1e6:12.6f}] {message.splitlines()[0] if message else ''}")
     finally:
         os.close(descriptor)

@@ -61,7 +61,7 @@ def base_address_problem(root: Root, gpu: PciGpu) -> str:
 def link_width(root: Root, gpu: PciGpu) -> tuple[int, int] | None:
     """Lanes in use and lanes possible; None where the kernel does not say."""
     current, most = root.word(f"{gpu.place}/current_link_width"), root.word(f"{gpu.place}/max_link_width")
-    if not current.isdigit() or not most.isdigit():
+    if not current.isdecimal() or not most.isdecimal():
         return None
     return int(current), int(most)
 
@@ -69,4 +69,4 @@ def link_width(root: Root, gpu: PciGpu) -> tuple[int, int] | None:
 def numa_node(root: Root, gpu: PciGpu) -> int | None:
     """NUMA node; None where it is not known, which the kernel writes as -1."""
     text = root.word(f"{gpu.place}/numa_node")
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None

@@ -30,7 +30,7 @@ def logs(root: Root, name_contains: str, *, namespace: str | None = None) -> lis
             continue
         for container in root.names(f"{DIRECTORY}/{folder}"):
             files = [name for name in root.names(f"{DIRECTORY}/{folder}/{container}") if name.endswith(".log")]
-            numbers = sorted(int(name[:-4]) for name in files if name[:-4].isdigit())
+            numbers = sorted(int(name[:-4]) for name in files if name[:-4].isdecimal())
             if numbers:
                 text = root.text(f"{DIRECTORY}/{folder}/{container}/{numbers[-1]}.log") or ""
                 lines = tuple(_content(line) for line in text.splitlines())

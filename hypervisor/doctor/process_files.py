@@ -25,7 +25,7 @@ class Process:
 
 def processes(root: Root) -> Iterator[Process]:
     """All processes, by pid."""
-    for pid in sorted(int(name) for name in root.names("/proc") if name.isdigit()):
+    for pid in sorted(int(name) for name in root.names("/proc") if name.isdecimal()):
         found = process(root, pid)
         if found is not None:
             yield found
@@ -41,7 +41,7 @@ def process(root: Root, pid: int) -> Process | None:
         return None
     head, _, tail = text.rpartition(")")
     fields = tail.split()
-    if len(fields) < 20:
+    if len(fields) < 20 or not (fields[17].isdecimal() and fields[19].isdecimal()):
         return None
     return Process(pid, head.partition("(")[2], fields[0], int(fields[17]), int(fields[19]))
 
@@ -74,7 +74,7 @@ def limit(root: Root, pid: int, name: str) -> int | None:
     for line in (root.text(f"/proc/{pid}/limits") or "").splitlines():
         if line.startswith(name):
             value = line[len(name) :].split()
-            return int(value[0]) if value and value[0].isdigit() else None
+            return int(value[0]) if value and value[0].isdecimal() else None
     return None
 
 

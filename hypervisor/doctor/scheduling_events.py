@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from hypervisor.doctor.facts import EventFacts
-from hypervisor.doctor.kubernetes import Object, part
+from hypervisor.doctor.kubernetes import Object, part, quantity
 
 SCHEDULING_REASONS = frozenset(
     {
@@ -41,7 +41,7 @@ def from_object(event: Object) -> EventFacts:
         namespace=str(regarding.get("namespace", "")),
         name=str(regarding.get("name", "")),
         message=str(event.get("message") or event.get("note") or ""),
-        count=int(event.get("count") or part(event, "series", "count") or 1),
+        count=quantity(event.get("count")) or quantity(part(event, "series", "count")) or 1,
     )
 
 

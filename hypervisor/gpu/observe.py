@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from hypervisor.gpu import device, topology
 from hypervisor.gpu.catalogue import Card, Catalogue, Rating, part_of_parent
@@ -81,7 +82,7 @@ class Observer:
                     DeviceObservation(
                         identity=record.identity,
                         tflops=tflops,
-                        vram_bytes=_vram(record, card),
+                        vram_bytes=_vram(record, card, health.believed_capacity(uuid)),
                         readings=device.readings(record),
                         topology=_of_device(self._topologies.get(card.uuid), uuid),
                         health=_health(fleet, card, record, judged, now),
@@ -192,10 +193,14 @@ def _use_is_known(record: DeviceRecord, now: float, limit: float) -> bool:
     return used.value is not None and (not used.stale or now - used.observed_at <= limit)
 
 
-def _vram(record: DeviceRecord, card: CardState) -> Figure[int]:
+def _vram(record: DeviceRecord, card: CardState, believed: int | None) -> Figure[int]:
     if card.mig_enabled and record.identity.partition is None:
         return Figure.absent("MIG mode is on and the card has no instances")
-    return record.capacity.figure
+    figure = record.capacity.figure
+    if believed is not None and figure.value not in (None, believed):
+        # It was read in a round that goes on, and what the whole node says is not known yet.
+        return replace(figure, value=believed, stale=True)
+    return figure
 
 
 def _of_device(place: GpuTopology | None, uuid: str) -> GpuTopology | None:

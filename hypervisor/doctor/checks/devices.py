@@ -274,7 +274,7 @@ def _majors(subject: NodeSubject) -> dict[str, int]:
     found: dict[str, int] = {}
     for line in (subject.root.text("/proc/devices") or "").splitlines():
         number, _, name = line.strip().partition(" ")
-        if number.isdigit() and name.startswith("nvidia"):
+        if number.isdecimal() and name.startswith("nvidia"):
             found.setdefault(name.replace("nvidia-frontend", "nvidia"), int(number))
     return found
 

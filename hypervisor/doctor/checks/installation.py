@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from hypervisor.doctor.check import Outcome, Stage, check, failed, not_applicable, passed, warned
 from hypervisor.doctor.cluster_subject import ClusterSubject, names, ready, restarts
-from hypervisor.doctor.kubernetes import Object, labels_of, name_of, part
+from hypervisor.doctor.kubernetes import Object, labels_of, name_of, part, quantity
 from hypervisor.doctor.told import states
 
 CONTROLLER = "cluster.controller"
@@ -214,8 +214,8 @@ def device_plugin(subject: ClusterSubject) -> Outcome:
         return not_applicable("no DaemonSet of NVIDIA's device plugin is known; shares of ours need none")
     short = []
     for each in found:
-        wanted = int(part(each, "status", "desiredNumberScheduled") or 0)
-        have = int(part(each, "status", "numberReady") or 0)
+        wanted = quantity(part(each, "status", "desiredNumberScheduled"))
+        have = quantity(part(each, "status", "numberReady"))
         if have < wanted or not wanted:
             short.append(f"{name_of(each)}: {have} of {wanted} ready")
     if short:

@@ -48,7 +48,7 @@ def device_files(subject: PodSubject) -> Outcome:
         if "dxg" in names:
             return passed("/dev/dxg")
         found = [name for name in names if re.fullmatch(r"nvidia(ctl|\d+|-uvm)", name)]
-        cards = [name for name in found if name[-1].isdigit()]
+        cards = [name for name in found if name[-1].isdecimal()]
         if "nvidiactl" in found and "nvidia-uvm" in found and cards:
             return passed(*(f"/dev/{name}" for name in sorted(found)))
         missing = [name for name in ("nvidiactl", "nvidia-uvm") if name not in found] + ([] if cards else ["nvidia0"])
@@ -245,7 +245,7 @@ def _full_groups(subject: PodSubject) -> list[str]:
     told = []
     for group in dict.fromkeys(each for own in _groups(subject) for each in (own, own.rpartition("/")[0]) if each):
         most, now = (subject.root.word(f"/sys/fs/cgroup{group}/{name}") for name in ("pids.max", "pids.current"))
-        if most.isdigit() and now.isdigit() and int(now) >= _NEARLY * int(most):
+        if most.isdecimal() and now.isdecimal() and int(now) >= _NEARLY * int(most):
             told.append(f"{group}: {now} tasks of at most {most}")
     return told
 

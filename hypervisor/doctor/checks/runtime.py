@@ -214,7 +214,7 @@ def process_limits(subject: NodeSubject) -> Outcome:
             if found is not None and found < least:
                 evidence.append(f"{process.command} ({process.pid}): {name} {found}, at least {least} wanted")
     fields = subject.root.word("/proc/sys/fs/file-nr").split()
-    if len(fields) == 3 and int(fields[2]) and int(fields[0]) > 0.9 * int(fields[2]):
+    if len(fields) == 3 and all(each.isdecimal() for each in fields) and int(fields[0]) > 0.9 * int(fields[2]) > 0:
         evidence.append(f"{fields[0]} of {fields[2]} open files in the whole system")
     if not evidence:
         return passed("no limit is narrow")

@@ -53,7 +53,8 @@ class Breakers:
             if sees_bus:
                 off_bus = {c.uuid for c in fleet.cards.values() if c.bus_id and not host.on_bus(c.bus_id)}
         exchanged = now - self._exchanged_at < EXCHANGE_SECONDS
-        for uuid, value in self.capacity.check(told, lambda uuid: exchanged or uuid in off_bus).items():
+        held = self.capacity.check(told, lambda uuid: exchanged or uuid in off_bus, now=now)
+        for uuid, value in held.items():
             fleet.hold_capacity(uuid, value)
 
     def _tell(self, kind: OccurrenceKind, uuid: str, message: str, name: str, *, readings: int) -> None:

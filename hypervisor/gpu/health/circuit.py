@@ -15,6 +15,8 @@ BAD_READINGS = 3
 GOOD_READINGS = 3
 # More of the node's capacity than this goes at once only when a second source says so.
 MOST_LOSS = 0.2
+# Falls of several cards within so many seconds are one: readings of a driver that lies come card by card.
+TOGETHER_SECONDS = 60.0
 
 
 class CircuitState(Enum):
@@ -86,27 +88,41 @@ class Panel:
 class CapacityGuard:
     """Holds back a fall of the node's capacity that only the driver tells of.
 
-    accepted: by UUID of the card, the bytes that are published.
+    accepted: by UUID of the card, the bytes that are published; recent: those of cards before a fall that was believed
+    a little while ago, with the time (CLOCK_MONOTONIC).
     """
 
     accepted: dict[str, int] = field(default_factory=dict)
+    recent: dict[str, tuple[int, float]] = field(default_factory=dict)
     holding: dict[str, int] = field(default_factory=dict)  # by UUID, what the driver says
     trips: int = 0
 
-    def check(self, told: Mapping[str, int], confirmed: Callable[[str], bool]) -> Mapping[str, int]:
+    def check(self, told: Mapping[str, int], confirmed: Callable[[str], bool], *, now: float) -> Mapping[str, int]:
         """What is to be published in the place of what is told, by UUID.
 
         told has the believed bytes of all cards that were read. confirmed says whether a second source knows of a
         card's loss.
         """
-        fallen = {
-            uuid: told[uuid]
-            for uuid, before in self.accepted.items()
-            if uuid in told and told[uuid] < before and not confirmed(uuid)
+        self.recent = {
+            uuid: fall
+            for uuid, fall in self.recent.items()
+            if now - fall[1] < TOGETHER_SECONDS and told.get(uuid, 0) < fall[0] and not confirmed(uuid)
         }
-        loss = sum(self.accepted[uuid] - value for uuid, value in fallen.items())
-        if loss <= MOST_LOSS * sum(self.accepted.values()):
+        before = self.accepted | {uuid: value for uuid, (value, _) in self.recent.items()}
+        said = {uuid: self.accepted[uuid] for uuid in self.recent} | told
+        fallen = {
+            uuid: said[uuid]
+            for uuid, value in before.items()
+            if uuid in said and said[uuid] < value and not confirmed(uuid)
+        }
+        loss = sum(before[uuid] - value for uuid, value in fallen.items())
+        if loss <= MOST_LOSS * sum(before.values()):
+            for uuid in fallen.keys() - self.recent.keys():
+                self.recent[uuid] = before[uuid], now
             fallen = {}
+        else:
+            self.accepted.update({uuid: before[uuid] for uuid in fallen})
+            self.recent.clear()
         self.trips += bool(fallen.keys() - self.holding.keys())
         # Between two falls that agree, the driver's word is not believed anyway, and what is held stays held.
         still = {uuid: value for uuid, value in self.holding.items() if uuid not in told}

@@ -194,6 +194,10 @@ class HealthMonitor:
         """Put the capacity from before in the place of one that fell too far for one source to be believed."""
         self._breakers.guard(fleet, self._host if self._sees_host(fleet) else None, sees_bus=bool(self._bus), now=now)
 
+    def believed_capacity(self, uuid: str) -> int | None:
+        """Bytes of a card as the last guarded round has them; None of who is no card, or was in no round yet."""
+        return self._breakers.capacity.accepted.get(uuid)
+
     # ---- what comes from the host ----
 
     def look(self, fleet: Fleet, *, now: float, wall_time: float) -> bool:
