@@ -109,7 +109,7 @@ class CapacityGuard:
             if now - fall[1] < TOGETHER_SECONDS and told.get(uuid, 0) < fall[0] and not confirmed(uuid)
         }
         before = self.accepted | {uuid: value for uuid, (value, _) in self.recent.items()}
-        said = {uuid: self.accepted[uuid] for uuid in self.recent} | told
+        said = {**{uuid: self.accepted[uuid] for uuid in self.recent}, **told}
         fallen = {
             uuid: said[uuid]
             for uuid, value in before.items()
