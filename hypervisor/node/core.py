@@ -325,8 +325,8 @@ class NodeCore:
             f"{len(self._allocations.all)} allocations adopted",
             epoch=str(self._start.epoch),
         )
-        if self._mended:
-            told = "; ".join(self._mended)
+        if mended := (*self._mended, *self.partitioning.mended):
+            told = "; ".join(mended)
             self._journal.emit(EventType.WARNING, "StateSetAside", node_reference(self.state.snapshot), told)
 
     def stopping(self) -> None:

@@ -23,6 +23,7 @@ from hypervisor.model import (
 from hypervisor.model.quantity import format_bytes
 from hypervisor.node.publisher import EmitEvent
 from hypervisor.workers.checkpoint import FreezeError, Freezer
+from hypervisor.workers.identity import PROC, ProcessIdentity, alive, boot_id, identify
 
 log = structlog.get_logger("freezing")
 LOOK_SECONDS = 1.0
@@ -30,11 +31,27 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 class Frozen(msgspec.Struct, frozen=True):
-    """What was frozen: pids of the host, the bytes that they held, and when (wall time)."""
+    """What was frozen: pids of the host, the bytes that they held, and when (wall time).
+
+    starts are those of the processes, in a boot: a number that was given to somebody else is not theirs.
+    """
 
     pids: tuple[int, ...]
     bytes: int
     at: float
+    starts: tuple[int, ...] = ()
+    boot_id: str = ""
+
+    @property
+    def living(self) -> tuple[int, ...]:
+        """Those that have not ended."""
+        if not self.starts:  # written by an earlier version
+            return tuple(pid for pid in self.pids if (PROC / str(pid)).exists())
+        if self.boot_id != boot_id():
+            return ()
+        return tuple(
+            pid for pid, start in zip(self.pids, self.starts, strict=False) if alive(ProcessIdentity(pid, start))
+        )
 
 
 class Freezing:
@@ -82,12 +99,16 @@ class Freezing:
                 )
             held = _held(usage)
             _check_room(held)
+            starts = tuple(process.start if (process := identify(pid)) is not None else 0 for pid in pids)
+            found = Frozen(pids=pids, bytes=held, at=time.time(), starts=starts, boot_id=boot_id())
+            # Before it is done: what is frozen and nobody knows of could not be resumed after a kill.
+            self._keep({**self._frozen, name: found})
             try:
                 await self._freezer.freeze(pids)
             except FreezeError as error:
+                if not error.uncertain:
+                    self._drop(name)
                 raise self._refused(name, "can't be frozen", error) from error
-            found = Frozen(pids=pids, bytes=held, at=time.time())
-            self._keep({**self._frozen, name: found})
             self._tell(
                 name, "AllocationFrozen", f"{format_bytes(held)} of VRAM of {len(pids)} processes are on the host"
             )
@@ -105,13 +126,12 @@ class Freezing:
                     field="allocation_id",
                     remedy="'hypervisor snapshot' freezes it",
                 )
-            living = tuple(pid for pid in found.pids if (Path("/proc") / str(pid)).exists())
-            if living:
+            if living := found.living:
                 try:
                     await self._freezer.thaw(living)
                 except FreezeError as error:
                     raise self._refused(name, "can't be resumed", error) from error
-            self._keep({key: value for key, value in self._frozen.items() if key != name})
+            self._drop(name)
             self._idle.pop(name, None)
             self._tell(name, "AllocationResumed", f"{len(living)} processes have their VRAM back")
             return found
@@ -121,9 +141,9 @@ class Freezing:
         while True:
             await trio.sleep(LOOK_SECONDS)
             snapshot = self._snapshot()
-            living = {allocation.spec.allocation_id for allocation in snapshot.allocations}
-            if gone := self._frozen.keys() - living:
-                self._keep({name: found for name, found in self._frozen.items() if name not in gone})
+            # One whose allocation was released waits in its CUDA call all the same, until it is resumed.
+            for name in [name for name, found in self._frozen.items() if not found.living]:
+                self._drop(name)
             if self._idle_seconds() > 0:
                 for usage in snapshot.usages:
                     await self._consider(usage)
@@ -175,8 +195,15 @@ class Freezing:
             RefusalReason.CHECKPOINT_FAILED,
             f"'{name}' {what}: {error}",
             field="allocation_id",
-            remedy="see the driver's requirements in docs/isolation.md",
+            remedy=(
+                f"what was done of it can't be known: 'hypervisor resume {name}' lets all of them go on"
+                if error.uncertain
+                else "see the driver's requirements in docs/isolation.md"
+            ),
         )
+
+    def _drop(self, name: str) -> None:
+        self._keep({key: value for key, value in self._frozen.items() if key != name})
 
     def _keep(self, frozen: dict[str, Frozen]) -> None:
         self._frozen = frozen

@@ -8,7 +8,6 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
-import structlog
 import trio
 
 from hypervisor.config import SettingsError
@@ -38,7 +37,6 @@ from hypervisor.workers.mig.matching import Match, Wanted, share_of
 from hypervisor.workers.mig.partitions import Needs, PartitionsStatistics
 from hypervisor.workers.mig.steps import Steps
 
-log = structlog.get_logger("mig")
 LOOK_SECONDS = 2.0
 MOST_WISHED = 64  # of one profile; no card has room for more
 # After something that did not come about, the cards are looked at less often: each look starts a reader.
@@ -68,10 +66,14 @@ class Partitioning:
         allocations: Callable[[], tuple[Allocation, ...]],
         emit: EmitEvent,
     ) -> None:
-        """Raises JournalError when the journal can't be used."""
+        """Raises OSError when the journal can't be used."""
         journal, damaged = Journal.open(state_directory / "mig")
-        for file in damaged:
-            log.warning("a journal of MIG instances can't be read", path=str(file.path), reason=file.reason)
+        # What is to be told of damage: instances that nobody knows to be ours are left alone for good.
+        self.mended = tuple(
+            f"the journal of the MIG instances of {file.path.stem} was damaged ({file.reason}) and is now "
+            f"{file.path.name}; instances on that card count as made by others: end those that nobody needs"
+            for file in damaged
+        )
         # UUIDs of instances that containers were given and that are no allocation's yet.
         self.promised: Callable[[], Collection[str]] = tuple
         self._reader = reader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import trio
 
 PROC = Path("/proc")
 _STATE, _SESSION, _START = 0, 3, 19  # places behind the name in /proc/PID/stat
+_TICKS = os.sysconf("SC_CLK_TCK")
 _ENDED = frozenset({"Z", "X", "x"})
 
 
@@ -34,6 +36,13 @@ def identify(pid: int) -> ProcessIdentity | None:
     """The process that has this pid now; None when there is none that runs."""
     fields = _stat(pid)
     return None if fields is None or fields[_STATE] in _ENDED else ProcessIdentity(pid, int(fields[_START]))
+
+
+def age(identity: ProcessIdentity) -> float:
+    """Seconds since a process of this boot began, whatever was done to the wall clock; 0 where that is not known."""
+    if identity.start <= 0:
+        return 0.0
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - identity.start / _TICKS, 0.0)
 
 
 def open_process(identity: ProcessIdentity) -> int | None:

@@ -17,9 +17,9 @@ _GONE = " (deleted)"  # what /proc says of a program that was replaced, as by an
 
 
 def keepers(directory: Path) -> dict[Path, ProcessIdentity]:
-    """By the worker's directory below this one, the shims of our user that run. Those that a launcher has started are
-    forks of it, which say nothing of their worker, and are not among them."""
-    found = {}
+    """By the worker's directory below this one, the shims of our user that run; a launcher starts them with the
+    directory's name without links."""
+    found, roots = {}, {directory, directory.resolve()}
     for entry in PROC.iterdir():
         if not entry.name.isdecimal():
             continue
@@ -31,8 +31,8 @@ def keepers(directory: Path) -> dict[Path, ProcessIdentity]:
         except OSError:
             continue  # it has ended, or is none of our business
         identity = identify(int(entry.name))
-        if identity is not None and len(words) > 1 and Path(words[1]).parent == directory:
-            found[Path(words[1])] = identity
+        if identity is not None and len(words) > 1 and Path(words[1]).parent in roots:
+            found[directory / Path(words[1]).name] = identity
     return found
 
 

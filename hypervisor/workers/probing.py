@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import errno
-import os
-import signal
-import subprocess
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import trio
 
 from hypervisor.model import Probe
+from hypervisor.workers.asking import ask
 
 # One look: "" when all is well, else what is wrong. Cancelled when it takes too long.
 Look = Callable[[], Awaitable[str]]
 _WORDS = 200
 _MOST_BYTES = 4096
-_LAST_WORDS_SECONDS = 0.2  # the pipe ends with the process, unless somebody else holds it
 _turns: dict[Path, trio.CapacityLimiter] = {}  # one thread a file, also where it never comes back
 
 
@@ -63,52 +58,14 @@ class Strikes:
 
 
 async def _command(command: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """What a command says, of which little is kept however much that is; it leaves nothing running behind."""
-    kept = bytearray()
-    reading, writing = os.pipe()
-    async with trio.lowlevel.FdStream(reading) as output, trio.open_nursery() as nursery:
-        try:
-            process = await nursery.start(
-                partial(
-                    trio.run_process,
-                    list(command),
-                    stdin=subprocess.DEVNULL,
-                    stdout=writing,
-                    stderr=subprocess.STDOUT,
-                    check=False,
-                    env=dict(environment),
-                    start_new_session=True,
-                    deliver_cancel=_end_group,
-                )
-            )
-        except (OSError, ValueError) as error:
-            return f"{command[0]} can't be run: {getattr(error, 'strerror', None) or error}"
-        finally:
-            os.close(writing)
-        told = trio.Event()
-        nursery.start_soon(_keep, output, kept, told)
-        await process.wait()
-        await _end_group(process)
-        with trio.move_on_after(_LAST_WORDS_SECONDS):
-            await told.wait()
-        nursery.cancel_scope.cancel()
-    if process.returncode == 0:
+    try:
+        status, said = await ask(command, environment=environment, most_bytes=_MOST_BYTES)
+    except (OSError, ValueError) as error:
+        return f"{command[0]} can't be run: {getattr(error, 'strerror', None) or error}"
+    if status == 0:
         return ""
-    words = " ".join(kept.decode(errors="replace").split())[:_WORDS]
-    return f"{Path(command[0]).name} ended with {process.returncode}" + (f": {words}" if words else "")
-
-
-async def _end_group(process: trio.Process) -> None:
-    """What it has started, too; what has left its session lives on."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await trio.lowlevel.checkpoint()
-
-
-async def _keep(output: trio.lowlevel.FdStream, kept: bytearray, told: trio.Event) -> None:
-    async for part in output:
-        kept += part[: max(_MOST_BYTES - len(kept), 0)]
-    told.set()
+    words = " ".join(said.decode(errors="replace").split())[:_WORDS]
+    return f"{Path(command[0]).name} ended with {status}" + (f": {words}" if words else "")
 
 
 async def _socket(path: str) -> str:

@@ -17,6 +17,7 @@ from hypervisor.model import WorkerSpec
 from hypervisor.workers.identity import ProcessIdentity
 
 _MOST_STATUS_BYTES = 4096  # a shim writes a quarter of it
+_MOST_START_BYTES = 2**20
 _COARSE_SECONDS = 0.02  # files are stamped by the kernel's last tick, which is up to 10 ms ago
 
 
@@ -25,6 +26,8 @@ class ShimStatus:
     """What a shim has written. Times in seconds since 1970, 0 when that has not happened.
 
     exit_code is None when the worker did not end by itself; failed_step and failure say what kept it from running.
+    logs_begun: how often the log of this run was rotated; lasted: its seconds by a clock that nobody sets. Both are
+    None from a shim of an earlier version, and not known while it runs.
     """
 
     state: str
@@ -42,11 +45,15 @@ class ShimStatus:
     failed_step: str
     cgroup_failure: int
     dropped_bytes: int
+    logs_begun: int | None = None
+    lasted: float | None = None
 
     @property
     def ran_seconds(self) -> float:
         """How long the run lasted; 0 for one that never began."""
-        return max(self.ended_at - self.started_at, 0.0) if self.state == "exited" else 0.0
+        if self.state != "exited":
+            return 0.0
+        return max(self.ended_at - self.started_at, 0.0) if self.lasted is None else self.lasted
 
     @property
     def clean(self) -> bool:
@@ -80,10 +87,26 @@ def write_grace(directory: Path, seconds: float) -> None:
     write_atomically(directory / "grace", f"{round(seconds * 1000)}\n".encode())
 
 
+def read_start(directory: Path) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]] | None:
+    """The command and the environment of the last start; None when they can't be read."""
+    try:
+        fields = os.fsdecode(read_plain(directory / "start", _MOST_START_BYTES)).split("\0")
+    except OSError:
+        return None
+    if fields[-2:] != ["end", ""]:
+        return None
+    values: dict[str, list[str]] = {"arg": [], "env": []}
+    for field in fields[:-2]:
+        key, _, value = field.partition("=")
+        values.setdefault(key, []).append(value)
+    pairs = (value.partition("=") for value in values["env"])
+    return tuple(values["arg"]), tuple((name, value) for name, _, value in pairs)
+
+
 def read_status(directory: Path) -> ShimStatus | None:
     """The last status; None when there is none that is whole."""
     try:
-        text = _plain(directory / "status", _MOST_STATUS_BYTES).decode(errors="replace")
+        text = read_plain(directory / "status", _MOST_STATUS_BYTES).decode(errors="replace")
     except OSError:
         return None
     fields = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
@@ -98,7 +121,7 @@ def read_status(directory: Path) -> ShimStatus | None:
 def read_grace(directory: Path, fallback: float) -> float:
     """The seconds of a stop that gives its own grace. Raises OSError and ValueError for what is no grace."""
     try:
-        return _number(_plain(directory / "grace", 32).decode(errors="replace")) / 1000
+        return _number(read_plain(directory / "grace", 32).decode(errors="replace")) / 1000
     except FileNotFoundError:
         return fallback
 
@@ -143,13 +166,21 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def last_lines(directory: Path, *, since: float, lines: int = 20, most_bytes: int = 8192) -> tuple[str, ...]:
-    """The end of the output of the run that began at `since` (wall time), without control characters."""
+def last_lines(
+    directory: Path, *, since: float, begun: int | None = None, lines: int = 20, most_bytes: int = 8192
+) -> tuple[str, ...]:
+    """The end of the output of the last run, without control characters. since: when it began, by the wall clock;
+    begun: how often its log was rotated, None where that is not known."""
     text = b""
     for name in ("log", "log.1"):
         with contextlib.suppress(OSError), open(_opened(directory / name), "rb") as file:
-            # What was last written before this run is of another one.
-            if text or os.fstat(file.fileno()).st_mtime < since - _COARSE_SECONDS:
+            if text:
+                break
+            # Each run begins a log. Whether the one before it is of this run too only its age tells, while the run has
+            # not ended; and then not, when the clock was set meanwhile.
+            if name == "log.1" and (
+                begun == 0 or (begun is None and os.fstat(file.fileno()).st_mtime < since - _COARSE_SECONDS)
+            ):
                 break
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - most_bytes, 0))
@@ -168,7 +199,8 @@ def _opened(path: Path) -> int:
     return descriptor
 
 
-def _plain(path: Path, most: int) -> bytes:
+def read_plain(path: Path, most: int) -> bytes:
+    """At most so many bytes of a plain file, without waiting for whatever else may be in its place. Raises OSError."""
     with open(_opened(path), "rb") as file:
         return file.read(most)
 
@@ -203,4 +235,6 @@ def _status(fields: Mapping[str, str]) -> ShimStatus:
         failed_step=fields["step"],
         cgroup_failure=_number(fields["cgroup_failure"], 2**31 - 1),
         dropped_bytes=_number(fields["dropped"]),
+        logs_begun=_number(fields["begun"]) if "begun" in fields and fields["state"] != "running" else None,
+        lasted=_number(fields["ran_ms"]) / 1000 if "ran_ms" in fields else None,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,19 +11,19 @@ import msgspec
 import structlog
 import trio
 
-from hypervisor.model import EventType, Probe, Revision, Worker, WorkerPhase, WorkerSpec
+from hypervisor.model import EventType, Revision, Worker, WorkerPhase, WorkerSpec
 from hypervisor.workers import launching, records, shim_files
+from hypervisor.workers.attending import READINESS, SHIM_LATE_SECONDS, attend, probed
 from hypervisor.workers.decisions import Verdict, after_end
-from hypervisor.workers.identity import boot_id, end_session, ended, open_process, pid_namespace, send
+from hypervisor.workers.identity import ProcessIdentity, age, boot_id, end_session, pid_namespace
 from hypervisor.workers.keepers import end_keeper, keepers
-from hypervisor.workers.probing import Look, Strikes, look_of, once
+from hypervisor.workers.probing import Look
 from hypervisor.workers.records import WorkerRecord
 from hypervisor.workers.settings import WorkerSettings
 from hypervisor.workers.shim_files import ShimStatus
 from hypervisor.workers.surroundings import Surroundings
 
 log = structlog.get_logger("workers")
-SHIM_LATE_SECONDS = 5.0  # a shim that takes so much longer than its grace hangs, and is killed itself
 ADOPT_SECONDS = 3.0  # a shim that holds the lock has written its status by then
 _ADOPT_PAUSE = 0.02
 _SAME_START_SECONDS = 10.0  # the record has the time before the launch; nothing is written for the difference
@@ -34,9 +33,17 @@ class Supervised:
     """A worker. Everything is for the trio main thread; run() is its one task."""
 
     def __init__(
-        self, record: WorkerRecord, directory: Path, settings: WorkerSettings, surroundings: Surroundings
+        self,
+        record: WorkerRecord,
+        directory: Path,
+        settings: WorkerSettings,
+        surroundings: Surroundings,
+        *,
+        keeper: ProcessIdentity | None = None,
     ) -> None:
+        """keeper: its shim, as it was found among the machine's processes when we started."""
         self.record = record
+        self._keeper = keeper
         self.directory = directory
         self.adopted = False
         self._limit_due = False  # set again what bounds the VRAM of a run that was adopted
@@ -51,7 +58,6 @@ class Supervised:
         self._unready = "it has not started yet"
         self._nudge = trio.Event()
         self._next_start = 0.0  # trio's clock
-        self._condemned = ""
         self._revision = surroundings.next_revision()
 
     @property
@@ -113,7 +119,9 @@ class Supervised:
         await self._adopt()
         while True:
             if self._status is not None:
-                await self._attend(self._status)
+                status = self._status
+                condemned = await attend(self, status)
+                await self._account(shim_files.read_status(self.directory) or status, condemned)
             elif not self.record.wanted:
                 await self._end_unread()
                 self._enter(WorkerPhase.FAILED if self.record.given_up else WorkerPhase.STOPPED)
@@ -140,6 +148,9 @@ class Supervised:
             if trio.current_time() > give_up_at:
                 break
             await trio.sleep(_ADOPT_PAUSE)  # the shim is about to write what it does
+        if status is None and self._keeper is not None:
+            await self._end_unread()
+        self._keeper = None
         if status is None or self.record.run == 0 or self.record.boot_id != boot_id():
             return  # it never ran, or not since the machine was started: nothing is to be taken over
         if status.run == self.record.accounted:
@@ -195,12 +206,12 @@ class Supervised:
             why = f"could not be moved into its cgroup: {os.strerror(status.cgroup_failure)}"
             log.warning("not moved", worker=self.spec.worker_id, why=why)
             if self.spec.memory_limit_bytes is not None:
-                self._emit(EventType.WARNING, "MemoryLimitNotSet", why)
+                self.emit(EventType.WARNING, "MemoryLimitNotSet", why)
         if status.state != "running":
             await self._account(status)
             return
         self._running(status)
-        self._emit(EventType.NORMAL, "WorkerStarted", f"run {run}: {_short(self.spec.command)}, pid {status.child.pid}")
+        self.emit(EventType.NORMAL, "WorkerStarted", f"run {run}: {_short(self.spec.command)}, pid {status.child.pid}")
 
     async def _adopt_other(self, run: int) -> None:
         """Another shim keeps this worker, or ours left no word: whatever runs is taken over, and never doubled."""
@@ -215,9 +226,9 @@ class Supervised:
     async def _end_unread(self) -> bool:
         """End a shim that keeps this worker and whose status is damaged, so that nobody can follow it: another is
         started after it, and none beside it. Returns whether there was one."""
-        if not shim_files.locked(self.directory):
-            return False
-        keeper = keepers(self.directory.parent).get(self.directory)
+        keeper = self._keeper  # also of one that has lost its lock
+        if keeper is None and shim_files.locked(self.directory):
+            keeper = keepers(self.directory.parent).get(self.directory)
         if keeper is not None:
             self._enter(WorkerPhase.STOPPING)
             await end_keeper(keeper, self.spec.grace_seconds + SHIM_LATE_SECONDS)
@@ -228,137 +239,58 @@ class Supervised:
         self._keep(last_exit_reason=why, failures=verdict.failures)
         self._next_start = trio.current_time() + verdict.delay_seconds
         self.attempted.set()
-        self._emit(EventType.WARNING, "WorkerStartFailed", why)
+        self.emit(EventType.WARNING, "WorkerStartFailed", why)
 
     def _running(self, status: ShimStatus) -> None:
         self._status = status
-        self._condemned = ""
-        self._unready = "" if not self._has("readiness") else "its readiness probe has not passed yet"
+        self._unready = "" if not probed(self, READINESS) else "its readiness probe has not passed yet"
         if abs(self.record.started_at - status.started_at) > _SAME_START_SECONDS:
             self._keep(started_at=status.started_at)
         self._enter(WorkerPhase.RUNNING)
         self.attempted.set()
 
-    # -- while it runs
+    # -- while it runs: what attending.py needs of us
 
-    async def _attend(self, status: ShimStatus) -> None:
-        """Until the run has ended and is accounted for."""
-        descriptor = open_process(status.shim)
-        if descriptor is not None:
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._watch_wanted, descriptor)
-                    nursery.start_soon(self._watch_child, status, descriptor)
-                    if self._limit_due and self._settings.cgroup is not None:
-                        nursery.start_soon(self._limit_again, self._settings.cgroup / self.spec.worker_id)
-                    if self._has("readiness"):
-                        nursery.start_soon(self._watch_readiness)
-                    if self._has("liveness"):
-                        nursery.start_soon(self._watch_liveness, descriptor)
-                    await ended(descriptor)
-                    nursery.cancel_scope.cancel()
-            finally:
-                os.close(descriptor)
-        await self._account(shim_files.read_status(self.directory) or status)
-
-    async def _watch_wanted(self, descriptor: int) -> None:
+    async def until_unwanted(self) -> None:
+        """Until it is to be stopped. Cancel-safe."""
         while self.record.wanted:
             await self._nudged()
         self._enter(WorkerPhase.STOPPING)
-        await self._end(descriptor)
 
-    async def _watch_child(self, status: ShimStatus, descriptor: int) -> None:
-        """A shim that was stopped, or hangs, tells nobody that its worker has ended: then it is ended too."""
-        child = open_process(status.child)
-        if child is not None:
-            try:
-                await ended(child)
-            finally:
-                os.close(child)
-        await trio.sleep(SHIM_LATE_SECONDS)
-        log.warning("a shim hangs", worker=self.spec.worker_id, shim=status.shim.pid)
-        send(descriptor, signal.SIGKILL)
-
-    async def _limit_again(self, cgroup: Path) -> None:
+    async def limit_again(self) -> None:
         """What the daemon before has set may have been changed while nobody watched; this run goes on in any case."""
+        if not self._limit_due or self._settings.cgroup is None:
+            return
         self._limit_due = False
         try:
-            await launching.limit_memory(self._settings.memory, cgroup, self.spec)
+            await launching.limit_memory(self._settings.memory, self._settings.cgroup / self.spec.worker_id, self.spec)
         except launching.LaunchError as error:
-            self._emit(EventType.WARNING, "MemoryLimitNotSet", f"is not bound by the driver: {error}")
+            self.emit(EventType.WARNING, "MemoryLimitNotSet", f"is not bound by the driver: {error}")
 
-    async def _end(self, descriptor: int) -> None:
-        """SIGTERM to the group, after the grace SIGKILL, both by the shim; at last SIGKILL to the shim."""
-        send(descriptor, signal.SIGTERM)
-        grace = self.spec.grace_seconds
-        try:
-            grace = shim_files.read_grace(self.directory, grace)
-        except (OSError, ValueError) as error:
-            log.warning("the grace of a stop can't be read", worker=self.spec.worker_id, why=str(error))
-        await trio.sleep(grace + SHIM_LATE_SECONDS)
-        send(descriptor, signal.SIGKILL)
-        await trio.sleep_forever()
-
-    async def _watch_readiness(self) -> None:
-        probe = self._probe("readiness")
-        strikes = Strikes(probe.failure_threshold)
-        await trio.sleep(probe.initial_delay_seconds)
-        while True:
-            wrong = await once(self._look("readiness"), probe.timeout_seconds)
-            failing = strikes.note(wrong)
-            if not wrong:
-                self._set_unready("")
-            elif failing or self._unready:
-                self._set_unready(f"readiness probe: {wrong}")
-            await trio.sleep(probe.period_seconds)
-
-    async def _watch_liveness(self, descriptor: int) -> None:
-        probe = self._probe("liveness")
-        strikes = Strikes(probe.failure_threshold)
-        await trio.sleep(probe.initial_delay_seconds)
-        while True:
-            if strikes.note(await once(self._look("liveness"), probe.timeout_seconds)):
-                break
-            await trio.sleep(probe.period_seconds)
-        self._condemned = strikes.words("liveness")
-        self._emit(EventType.WARNING, "WorkerUnhealthy", self._condemned)
-        await self._end(descriptor)
-
-    def _has(self, name: str) -> bool:
-        return name in self.looks or getattr(self.spec, name) is not None
-
-    def _probe(self, name: str) -> Probe:
-        """When to look, and how often."""
-        described: Probe | None = getattr(self.spec, name)
-        return described or Probe(file="/", period_seconds=1.0, timeout_seconds=2.0)
-
-    def _look(self, name: str) -> Look:
-        """How to look; asked anew each time, for a worker that was adopted is given its own looks a little later."""
-        return self.looks.get(name) or look_of(self._probe(name), dict(self.spec.environment))
-
-    def _set_unready(self, why: str) -> None:
+    def set_unready(self, why: str) -> None:
+        """What the readiness probe says; "" for ready."""
         if why != self._unready:
             was, self._unready = self._unready, why
             if why and not was:
-                self._emit(EventType.WARNING, "WorkerNotReady", why)
+                self.emit(EventType.WARNING, "WorkerNotReady", why)
             self._tell_change()
 
     # -- when it has ended
 
-    async def _account(self, status: ShimStatus) -> None:
-        """The end of a run: why, and what follows."""
+    async def _account(self, status: ShimStatus, condemned: str = "") -> None:
+        """The end of a run: why, and what follows. condemned: what a liveness probe had to say."""
         if status.state == "running":
             # The shim is gone and has not said how it ended: it was killed, and its worker with it.
             left = end_session(status.child.pid, status.child.start)
             why = "its shim was killed" + (f"; {left} processes of it were ended" if left else "")
-            clean, ran = False, time.time() - status.started_at
+            clean, ran = False, age(status.child)
         else:
             why, clean, ran = shim_files.reason(status), status.clean, status.ran_seconds
         if self._settings.cgroup is not None:
             await launching.end_cgroup(self._settings.cgroup, self.spec.worker_id)
-        if self._condemned:
-            why, clean = f"{self._condemned} ({why})", False
-        lines = shim_files.last_lines(self.directory, since=status.started_at)
+        if condemned:
+            why, clean = f"{condemned} ({why})", False
+        lines = shim_files.last_lines(self.directory, since=status.started_at, begun=status.logs_begun)
         verdict = self._decide(clean=clean, ran_seconds=ran)
         self._status = None
         wanted, stopping = self.record.wanted, not self.record.wanted
@@ -382,7 +314,7 @@ class Supervised:
             else ""
         )
         last = f"; last line: {lines[-1]}" if lines and not clean and not stopping else ""
-        self._emit(
+        self.emit(
             EventType.NORMAL if clean or stopping else EventType.WARNING,
             "WorkerStopped" if stopping else "WorkerExited",
             f"{why}{follows}{last}",
@@ -434,7 +366,8 @@ class Supervised:
             self.record = msgspec.structs.replace(self.record, **parts)
             log.warning("a worker's record can't be written", worker=self.spec.worker_id, why=error.strerror)
 
-    def _emit(self, kind: EventType, reason: str, message: str, **fields: str) -> None:
+    def emit(self, kind: EventType, reason: str, message: str, **fields: str) -> None:
+        """An event about it."""
         self._surroundings.tell(self.spec.worker_id, kind, reason, message, **fields)
 
 

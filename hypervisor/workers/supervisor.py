@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -14,9 +13,10 @@ import trio
 
 from hypervisor.model import EventType, Refusal, RefusalReason, Revision, Worker, WorkerPhase, WorkerSpec
 from hypervisor.workers import records
+from hypervisor.workers.broken import GRACE_SECONDS, BrokenWorker
 from hypervisor.workers.keepers import end_keeper, keepers
 from hypervisor.workers.probing import Look
-from hypervisor.workers.records import WorkerRecord
+from hypervisor.workers.records import WORKER_NAME, WorkerRecord
 from hypervisor.workers.settings import WorkerSettings
 from hypervisor.workers.supervised import Supervised
 from hypervisor.workers.surroundings import EmitEvent, Surroundings
@@ -26,9 +26,7 @@ MOST_WORKERS = 512
 MOST_STOPPED = 128  # older ones are forgotten, logs and all
 ATTEMPT_SECONDS = 5.0
 STOP_SECONDS = 5.0  # a call waits no longer; the stop goes on
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _OVER = frozenset({WorkerPhase.STOPPED, WorkerPhase.FAILED})
-STRAY_SECONDS = 30.0  # for the end of a worker whose own grace nobody knows any more
 ORPHANED = "its allocation is gone"
 
 
@@ -61,8 +59,9 @@ class Supervisor:
         self._nursery = nursery
         self._emit = emit
         self._held: dict[str, Supervised] = {}
+        self._broken: dict[str, BrokenWorker] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
-        self._adopted = self._restarts = self._damaged = 0
+        self._adopted = self._restarts = 0
         self._adoption_seconds = 0.0
         self._surroundings = Surroundings(
             next_revision=next_revision, emit=emit, changed=changed, moved=self._note_phase
@@ -70,12 +69,13 @@ class Supervisor:
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """All of them, ordered by name."""
-        return tuple(self._held[name].worker() for name in sorted(self._held))
+        """All of them, ordered by name; also those whose record can't be read."""
+        every: dict[str, Supervised | BrokenWorker] = {**self._held, **self._broken}
+        return tuple(every[name].worker() for name in sorted(every))
 
     def find(self, worker_id: str) -> Worker | None:
         """One of them."""
-        held = self._held.get(worker_id)
+        held = self._held.get(worker_id) or self._broken.get(worker_id)
         return held.worker() if held is not None else None
 
     async def start(
@@ -91,21 +91,8 @@ class Supervisor:
         Returns when it was first tried to start it. Raises Refusal.
         """
         check(spec)
-        held = self._held.get(spec.worker_id)
         try:
-            if held is None:
-                held = self._new(spec)
-            elif held.record.wanted and held.phase not in _OVER:
-                if held.spec != spec:
-                    raise Refusal(
-                        RefusalReason.WORKER_EXISTS,
-                        f"the worker '{spec.worker_id}' runs already, by another command or with other limits",
-                        field="worker_id",
-                        remedy="stop it first, or choose another name",
-                    )
-            else:
-                await held.stopped.wait()  # the last run must have ended before the next begins
-                held.want(spec)
+            held = await self._wanted(spec)
         except OSError as error:
             raise storage_failed(error) from error
         held.looks, held.before_start = dict(looks or {}), before_start
@@ -115,11 +102,57 @@ class Supervisor:
             await held.attempted.wait()
         return held.worker()
 
+    async def _wanted(self, spec: WorkerSpec) -> Supervised:
+        """The worker of a spec, wanted from now on. Raises Refusal and OSError."""
+        while True:
+            held = self._held.get(spec.worker_id)
+            if held is None and spec.worker_id in self._broken:
+                await self._mend(self._broken[spec.worker_id], spec)
+            elif held is None:
+                return self._new(spec)
+            elif held.record.wanted:
+                if held.spec != spec:
+                    raise Refusal(
+                        RefusalReason.WORKER_EXISTS,
+                        f"the worker '{spec.worker_id}' runs already, by another command or with other limits",
+                        field="worker_id",
+                        remedy="stop it first, or choose another name",
+                    )
+                return held
+            elif held.stopped.is_set():
+                held.want(spec)
+                return held
+            else:
+                # The last run must have ended before the next begins; who else waits for that may be first.
+                await held.stopped.wait()
+
+    async def _mend(self, broken: BrokenWorker, spec: WorkerSpec) -> None:
+        """Take up a worker whose record can't be read, if it runs as this spec says; else end it, and another follows.
+        Raises Refusal and OSError."""
+        record = broken.record_for(spec)
+        if record is None:
+            await broken.end(None)
+            record = broken.record_after(spec)
+        if self._broken.get(spec.worker_id) is not broken:
+            return  # forgotten or taken up meanwhile
+        if broken.keeper is not None and record.run == record.accounted:
+            raise Refusal(
+                RefusalReason.WORKER_EXISTS,
+                f"the worker '{spec.worker_id}', whose record can't be read, runs on and could not be ended",
+                field="worker_id",
+                remedy=f"see what holds it: 'hypervisor describe worker {spec.worker_id}'",
+            )
+        records.save(broken.directory, record)
+        del self._broken[spec.worker_id]
+        self._held[spec.worker_id] = Supervised(record, broken.directory, self._settings, self._surroundings)
+
     async def stop(
         self, worker_id: str, *, grace_seconds: float | None = None, forget: bool = False, why: str = "asked to stop"
     ) -> Worker:
         """Stop a worker; it stays listed unless it is to be forgotten. Returns when it has stopped, or after five
         seconds while the stop goes on. Raises Refusal."""
+        if worker_id in self._broken:
+            return await self._stop_broken(self._broken[worker_id], grace_seconds, forget=forget)
         held = self._held.get(worker_id)
         if held is None:
             raise Refusal(
@@ -138,6 +171,30 @@ class Supervisor:
         worker = held.worker()
         if forget and held.phase in _OVER:
             self._forget(held)
+        return worker
+
+    async def _stop_broken(self, broken: BrokenWorker, grace_seconds: float | None, *, forget: bool) -> Worker:
+        done = trio.Event()
+
+        async def end() -> None:
+            try:
+                await broken.end(grace_seconds)
+            except OSError as error:
+                log.warning("its grace can't be written", worker=broken.directory.name, why=error.strerror)
+                await broken.end(None)
+            done.set()
+
+        self._nursery.start_soon(end)
+        with trio.move_on_after(STOP_SECONDS):
+            await done.wait()
+        worker = broken.worker()
+        if forget and broken.keeper is None and self._broken.get(worker.worker_id) is broken:
+            try:
+                records.forget(broken.directory)
+            except OSError as error:
+                raise storage_failed(error) from error
+            del self._broken[worker.worker_id]
+        self._surroundings.changed()
         return worker
 
     def end_orphans(self, allocation_ids: Collection[str]) -> tuple[str, ...]:
@@ -167,21 +224,23 @@ class Supervisor:
         except OSError as error:
             raise storage_failed(error) from error
         for path, why in damaged.items():
-            self._damaged += 1
-            self._surroundings.tell(
-                path.name, EventType.WARNING, "WorkerRecordDamaged", f"is not looked after: its record {path}: {why}"
-            )
+            broken = BrokenWorker(path, why, next_revision=self._surroundings.next_revision)
+            self._broken[path.name] = broken
+            self._nursery.start_soon(broken.watch, self._surroundings.changed)
+            told = f"is not looked after: {broken.worker().last_exit_reason}"
+            self._surroundings.tell(path.name, EventType.WARNING, "WorkerRecordDamaged", told)
+        kept = keepers(self._settings.directory)
         for directory, record in found.items():
-            held = Supervised(record, directory, self._settings, self._surroundings)
+            held = Supervised(record, directory, self._settings, self._surroundings, keeper=kept.get(directory))
             self._held[record.spec.worker_id] = held
             self._look_after(held)
         # The directory of a worker was removed under it: nobody can name it any more, and its name may be used again.
-        for directory, keeper in keepers(self._settings.directory).items():
+        for directory, keeper in kept.items():
             if directory not in found and directory not in damaged:
                 self._surroundings.tell(
                     directory.name, EventType.WARNING, "WorkerStopped", f"is ended: its record in {directory} is gone"
                 )
-                self._nursery.start_soon(end_keeper, keeper, STRAY_SECONDS)
+                self._nursery.start_soon(end_keeper, keeper, GRACE_SECONDS)
         self._adoption_seconds = time.monotonic() - began
 
     async def adopted(self) -> None:
@@ -195,19 +254,20 @@ class Supervisor:
         log.info("workers", adopted=self._adopted, known=len(self._held), seconds=round(self._adoption_seconds, 3))
 
     def give(self, worker_id: str, *, looks: Mapping[str, Look], before_start: Callable[[], None]) -> None:
-        """Give a worker that was adopted what only code can describe."""
-        held = self._held[worker_id]
-        held.looks, held.before_start = dict(looks), before_start
+        """Give a worker that was adopted what only code can describe; one that is not looked after does not need it."""
+        held = self._held.get(worker_id)
+        if held is not None:
+            held.looks, held.before_start = dict(looks), before_start
 
     def statistics(self) -> SupervisorStatistics:
         """Counts for metrics."""
         phases = Counter(held.phase.value for held in self._held.values())
         return SupervisorStatistics(
-            workers=len(self._held),
-            by_phase={phase.value: phases[phase.value] for phase in WorkerPhase},
+            workers=len(self._held) + len(self._broken),
+            by_phase={phase.value: phases[phase.value] for phase in WorkerPhase},  # of those that are looked after
             adopted=self._adopted,
             restarts_total=self._restarts,
-            records_damaged=self._damaged,
+            records_damaged=len(self._broken),
             adoption_seconds=self._adoption_seconds,
         )
 
@@ -273,7 +333,7 @@ async def open_supervisor(
 
 def check(spec: WorkerSpec) -> None:
     """Raises Refusal for a spec that can't be supervised."""
-    if not _NAME.fullmatch(spec.worker_id):
+    if not WORKER_NAME.fullmatch(spec.worker_id):
         raise Refusal(
             RefusalReason.INVALID_ARGUMENT,
             f"{spec.worker_id[:96]!r} is no name of a worker",
@@ -287,7 +347,11 @@ def check(spec: WorkerSpec) -> None:
     words = [*spec.command, *(text for pair in spec.environment for text in pair)]
     for probe in filter(None, (spec.readiness, spec.liveness)):
         words += [*probe.command, probe.unix_socket, probe.file]
-    if any("\0" in word for word in words) or sum(map(len, words)) > 512 * 1024 or len(words) > 8000:
+    if (
+        any("\0" in word for word in words)
+        or sum(len(word.encode(errors="replace")) for word in words) > 512 * 1024
+        or len(words) > 8000
+    ):
         raise Refusal(
             RefusalReason.INVALID_ARGUMENT,
             "the command, its environment and its probes hold a character of number 0, or are longer than 512 KiB",

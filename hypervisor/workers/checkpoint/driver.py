@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -73,8 +74,11 @@ class Driver:
             raise
 
     def thaw(self, pid: int) -> None:
-        """Bring back what a process held, and let it go on. It stays frozen when there is no room."""
-        if self.state(pid) is State.CHECKPOINTED:
+        """Bring back what a process held, and let it go on, as one that runs does. Without room it stays frozen."""
+        state = self.state(pid)
+        if state is State.RUNNING:
+            return
+        if state is State.CHECKPOINTED:
             self._done("Restore", pid, self.library.cuCheckpointProcessRestore(pid, None))
         self._done("Unlock", pid, self.library.cuCheckpointProcessUnlock(pid, None))
 
@@ -86,7 +90,8 @@ class Driver:
 
 
 def carry_out(action: str, pids: Sequence[int]) -> dict[str, object]:
-    """Freeze or thaw all processes or none. Gives done, and error where it was not."""
+    """Freeze or thaw all processes or none. Gives done, and error where it was not: then done are those for which it
+    could not be undone."""
     done: list[int] = []
     try:
         driver = Driver.open()
@@ -96,9 +101,10 @@ def carry_out(action: str, pids: Sequence[int]) -> dict[str, object]:
                 act(pid)
                 done.append(pid)
         except CheckpointError:
-            for pid in reversed(done):
-                undo(pid)
-            done.clear()
+            for pid in tuple(reversed(done)):
+                with suppress(CheckpointError):
+                    undo(pid)
+                    done.remove(pid)
             raise
     except CheckpointError as error:
         return {"done": done, "error": str(error)}

@@ -14,7 +14,11 @@ SECONDS = 60.0  # tens of GiB go over PCI Express
 
 
 class FreezeError(Exception):
-    """Nothing was frozen or thawed; the text says why."""
+    """It was not done; the text says why. uncertain: it may have been for some of the processes."""
+
+    def __init__(self, message: str, *, uncertain: bool = False) -> None:
+        super().__init__(message)
+        self.uncertain = uncertain
 
 
 class Freezer:
@@ -43,10 +47,10 @@ class Freezer:
                 env=self._environment,
             )
             try:
-                error = str(json.loads(done.stdout).get("error", ""))
-            except ValueError:
-                error = f"the process that does it ended with {done.returncode}"
-            if error:
-                raise FreezeError(error)
+                answer = json.loads(done.stdout)
+            except ValueError as error:
+                raise FreezeError(f"the process that does it ended with {done.returncode}", uncertain=True) from error
+            if "error" in answer:
+                raise FreezeError(str(answer["error"]), uncertain=bool(answer.get("done")))
             return
-        raise FreezeError(f"the driver has not done it within {SECONDS:g} s")
+        raise FreezeError(f"the driver has not done it within {SECONDS:g} s", uncertain=True)

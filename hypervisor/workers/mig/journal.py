@@ -70,19 +70,18 @@ class Journal:
 
     @classmethod
     def open(cls, directory: Path) -> tuple[Journal, tuple[DamagedFile, ...]]:
-        """Read what there is; files that can't be read are set aside. Raises JournalError."""
+        """Read what there is; files that can't be read are set aside. Raises OSError."""
         journal, damaged = cls(directory), []
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in sorted(directory.glob(f"*{_SUFFIX}")):
-                try:
-                    read = _decoded(path.read_bytes())
-                except ValueError as error:
-                    damaged.append(DamagedFile(path.rename(path.with_suffix(".set-aside")), str(error)))
-                else:
-                    journal._records[read.parent_uuid] = read.records
-        except OSError as error:
-            raise JournalError(f"{directory} can't be used: {error.strerror}") from error
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in sorted(directory.glob(f"*{_SUFFIX}")):
+            try:
+                read = _decoded(path.read_bytes())
+                if path.stem != read.parent_uuid:
+                    raise ValueError(f"it is of the card {read.parent_uuid[:96]!r}")  # noqa: TRY301 - as damage is
+            except (ValueError, OSError, RecursionError) as error:
+                damaged.append(DamagedFile(path.rename(path.with_suffix(".set-aside")), str(error)))
+            else:
+                journal._records[read.parent_uuid] = read.records
         return journal, tuple(damaged)
 
     def records(self, parent_uuid: str) -> tuple[Record, ...]:
@@ -96,8 +95,12 @@ class Journal:
 
     def put(self, parent_uuid: str, record: Record) -> None:
         """Write a record, in place of one at the same place. On the disk when this returns. Raises JournalError."""
-        kept = tuple(each for each in self.records(parent_uuid) if each.start != record.start)
-        self._write(parent_uuid, (*kept, record))
+        records = self.records(parent_uuid)
+        if all(each.start != record.start for each in records):
+            self._write(parent_uuid, (*records, record))
+        else:
+            # The order stays that in which they were first made: made again in it, they get their numbers again.
+            self._write(parent_uuid, tuple(record if each.start == record.start else each for each in records))
 
     def drop(self, parent_uuid: str, start: int) -> None:
         """Forget the record of a place. Raises JournalError."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from hypervisor.model import Refusal, RefusalReason
 from hypervisor.model.quantity import format_bytes
 from hypervisor.workers.mig.geometry import Geometry, Profile
 from hypervisor.workers.mig.placing import room_for
@@ -156,3 +157,34 @@ def why_off(geometry: Geometry) -> str:
         "MIG mode is off; drain the card and switch it on with 'nvidia-smi -mig 1', or name the card under "
         "mig_geometry in the settings"
     )
+
+
+def no_match(wanted: Wanted, results: Sequence[NoMatch]) -> Refusal:
+    """The refusal where no card has a place, with the reason of each."""
+    asked = f"template {wanted.template!r}" if wanted.template else _figures(wanted)
+    if not results:
+        return Refusal(
+            RefusalReason.PARTITION_TEMPLATE_MATCH_FAILED,
+            f"no GPU of this node can be divided by MIG, and {asked} is asked for",
+            field="isolation",
+            remedy="ask for soft isolation, or on a node whose GPUs have MIG",
+        )
+    by_reason: dict[tuple[str, ...], list[str]] = {}
+    for result in results:
+        by_reason.setdefault(result.reasons, []).append(str(result.geometry.index))
+    reasons = "; ".join(f"GPU {', '.join(cards)}: {', '.join(told)}" for told, cards in by_reason.items())
+    return Refusal(
+        RefusalReason.PARTITION_TEMPLATE_MATCH_FAILED,
+        f"no GPU has a place for {asked}: {reasons}",
+        field="devices[0].partition",
+        remedy="ask for a profile that has a place, or release what is in the way",
+    )
+
+
+def _figures(wanted: Wanted) -> str:
+    compute = "any part of a card"
+    if wanted.share:
+        compute = f"{float(wanted.share * 100):.4g} % of a card"
+    elif wanted.tflops:
+        compute = f"{float(wanted.tflops):.4g} TFLOPS"
+    return compute + (f" with {format_bytes(wanted.memory_bytes)}" if wanted.memory_bytes else "")

@@ -52,8 +52,10 @@ class Steps:
             geometry for card in cards if (geometry := _geometry(card, told.get(card.bus_id) or NOT_ASKED)) is not None
         )
 
-    async def create(self, card: PhysicalCard, profile: Profile, start: int, *, allocation_id: str) -> Record:
-        """Make an instance and read it back."""
+    async def create(
+        self, card: PhysicalCard, profile: Profile, start: int, *, allocation_id: str, uuid: str = ""
+    ) -> Record:
+        """Make an instance and read it back. uuid: of the one before, where it is made again."""
         record = Record(
             stage=Stage.MAKING,
             profile_id=profile.profile_id,
@@ -62,6 +64,7 @@ class Steps:
             size=profile.size,
             boot_id=self.boot_id,
             allocation_id=allocation_id,
+            uuid=uuid,
         )
         self.journal.put(card.uuid, record)
         what = f"{profile.name} at slice {start} of GPU {card.index}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Protocol
@@ -14,6 +15,7 @@ import trio
 
 from hypervisor.durable import write_atomically
 from hypervisor.model import EventType, IsolationMode, Probe, Refusal, RestartPolicy, WorkerPhase, WorkerSpec
+from hypervisor.workers.mps.clients import Clients
 from hypervisor.workers.mps.control import Control, ControlError
 from hypervisor.workers.mps.settings import MpsSettings
 from hypervisor.workers.mps.shares import MEBIBYTE, Cut, effective_percent
@@ -25,7 +27,6 @@ OURS = "mps-"  # what the names of control daemons begin with, and of no other w
 GRACE_SECONDS = 5.0
 _DEVICE = "0"  # the daemon is shown its one card only
 _DEFAULT = "default"  # the compute mode that a driver begins with
-_STALE = ("control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid")
 
 
 class ComputeModes(Protocol):
@@ -76,7 +77,6 @@ class MpsCard:
         sm_count: int | None,
         environment: dict[str, str],
         emit: Callable[[EventType, str, str], None],
-        alive: Callable[[int], bool],
     ) -> None:
         """modes None: the compute mode is left as it is. environment: what the daemon needs besides MPS's own."""
         self.memory = memory
@@ -85,8 +85,8 @@ class MpsCard:
         self._supervisor = supervisor
         self._modes = modes
         self._emit = emit
-        self._alive = alive
         self._folder = settings.directory / memory.uuid
+        self._clients = Clients(self._folder / "clients.json")
         self._control = Control(
             program=settings.program,
             pipe_directory=self.pipe_directory,
@@ -151,6 +151,7 @@ class MpsCard:
         left = ""
         if self._modes is not None and self.memory.mode_before:
             left = await self._modes.restore(self.memory.uuid, self.memory.mode_before)
+        self._clients.forget()
         (self._folder / "card.json").unlink(missing_ok=True)
         return left
 
@@ -171,7 +172,7 @@ class MpsCard:
             self._new_run(run)
         servers = await self._control.servers()
         if self._applied_to not in servers:
-            self._note_lost_server()
+            self._note_lost_server(servers)
             servers = (await self._ensure(servers),)
         status, clients = await self._control.server(servers[0])
         self._judge(servers[0], status, clients)
@@ -236,9 +237,15 @@ class MpsCard:
                     log.warning("a card's memory can't be written", worker=self.worker_id, why=error.strerror)
 
     def clean(self) -> None:
-        """Before each start: what a killed daemon left would keep the next one from starting."""
-        for name in _STALE:
-            (self.pipe_directory / name).unlink(missing_ok=True)
+        """Before each start: what a killed daemon left would keep the next one from starting; and a client that may
+        write there may have put anything in its place. The directory itself stays, for containers have it mounted."""
+        self.pipe_directory.mkdir(mode=0o755, exist_ok=True)
+        with os.scandir(self.pipe_directory) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    Path(entry.path).unlink(missing_ok=True)
 
     async def _look(self) -> str:
         """A strike: the daemon does not answer, or its server is in fault with nobody left to wait for."""
@@ -299,7 +306,7 @@ class MpsCard:
     async def _check(self, percent: str, memory: str) -> None:
         """Raises ControlError when what is in force is not what was set."""
         found, held = await self._control.limits(percent, memory)
-        if abs(found - self.cut.percent) > 0.5:
+        if not abs(found - self.cut.percent) <= 0.5:  # also of what is no number
             raise ControlError(
                 f"'{percent}' says {found:g}% and {self.cut.percent}% was set: the limit is not in force"
             )
@@ -310,18 +317,23 @@ class MpsCard:
 
     def _new_run(self, run: tuple[int | None, int]) -> None:
         if self._run != (None, 0):
-            self._note_lost_server()
+            self._note_lost_server(())
         self._run = run
         self._applied_to = 0
 
-    def _note_lost_server(self) -> None:
-        """The clients of a server that went can do nothing any more, and hold their memory until they end."""
-        left = _living((*self._state.clients, *self._state.orphans), self._alive)
-        lost = self._applied_to
+    def _note_lost_server(self, servers: tuple[int, ...]) -> None:
+        """The server whose limits were read back is not among those that there are: by this daemon's word or, after a
+        restart, by what the one before has kept of it."""
+        lost = self._clients.server
+        left = self._clients.lose(servers)
         self._applied_to = 0
         self._faults_alone = 0
-        self._replace(server=0, clients=(), orphans=left, offered=False, why="its limits are not applied yet")
-        if lost and left:
+        if self._state.offered:
+            self.offered = trio.Event()  # who asks for the card waits until it is offered again
+        self._replace(
+            server=0, clients=(), orphans=self._clients.orphans, offered=False, why="its limits are not applied yet"
+        )
+        if left:
             self._emit(
                 EventType.WARNING,
                 "MpsClientsOrphaned",
@@ -330,7 +342,8 @@ class MpsCard:
             )
 
     def _judge(self, server: int, status: str, clients: tuple[int, ...]) -> None:
-        orphans = _living(self._state.orphans, self._alive)
+        self._clients.see(server, clients)
+        orphans = self._clients.orphans
         if status == "FAULT":
             self._faults_alone = 0 if clients else self._faults_alone + 1
             who = f"clients {', '.join(map(str, clients))} must end" if clients else "no client is left"
@@ -364,7 +377,3 @@ class MpsCard:
     def _replace(self, **parts: object) -> None:
         values = {name: getattr(self._state, name) for name in CardState.__slots__} | parts
         self._state = CardState(**values)
-
-
-def _living(pids: Iterable[int], alive: Callable[[int], bool]) -> tuple[int, ...]:
-    return tuple(sorted({pid for pid in pids if alive(pid)}))

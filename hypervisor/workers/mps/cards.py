@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 
 import msgspec
 import structlog
@@ -265,7 +264,6 @@ class MpsCards:
             sm_count=self._sm_count(uuid),
             environment=self._environment,
             emit=lambda kind, reason, message: self._emit(uuid, kind, reason, message),
-            alive=_alive,
         )
         self._keep(card)
         card.adopt()
@@ -298,7 +296,3 @@ def hard_uid(hard: Collection[Allocation], uuid: str, *, multiuser: bool) -> int
         return 0
     owners = [each.spec.owner for each in hard if any(grant.gpu_uuid == uuid for grant in each.grants)]
     return next((owner.uid for owner in owners if owner.kind is OwnerKind.PROCESS), 0)
-
-
-def _alive(pid: int) -> bool:
-    return (Path("/proc") / str(pid)).exists()

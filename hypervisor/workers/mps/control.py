@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
+from hypervisor.workers.asking import ask
+
+_MOST_BYTES = 64 * 1024  # several times the pids of all clients that there may be
+_WORDS = 500
 _STATUS = "get_server_status"  # not in programs of branch 535
 _REFUSED = re.compile(r"fail|invalid|unknown|not found|error|denied|unsupported", re.IGNORECASE)
 
@@ -54,20 +57,15 @@ class Control:
         refusal is left in the answer. Raises ControlError. Cancelling ends the wait."""
         with trio.move_on_after(self.answer_seconds):
             try:
-                done = await trio.run_process(
-                    [self.program],
-                    stdin=f"{command}\n".encode(),
-                    capture_stdout=True,
-                    stderr=subprocess.STDOUT,
-                    check=False,
-                    env=self.variables,
+                status, said = await ask(
+                    [self.program], environment=self.variables, told=f"{command}\n".encode(), most_bytes=_MOST_BYTES
                 )
             except OSError as error:
                 raise ControlError(f"{self.program} can't be run: {error.strerror}") from error
-            answer = done.stdout.decode(errors="replace").strip()
+            answer = said.decode(errors="replace").strip()
             judged = answer.replace(_unknown(optional), "") if optional else answer
-            if done.returncode != 0 or _REFUSED.search(judged):
-                raise ControlError(f"'{command}' was answered: {answer or f'exit status {done.returncode}'}")
+            if status != 0 or len(said) == _MOST_BYTES or _REFUSED.search(judged):
+                raise ControlError(f"'{command}' was answered: {answer[:_WORDS] or f'exit status {status}'}")
             return answer
         raise ControlError(f"'{command}' had no answer within {self.answer_seconds:g} s")
 
@@ -95,7 +93,7 @@ class Control:
         lines = (await self.ask(f"{percent}\n{memory}")).splitlines()
         if not lines:
             raise ControlError(f"'{percent}' had no answer")
-        found = re.search(r"(\d+)\s*([MG])", lines[-1]) if len(lines) > 1 else None
+        found = re.search(r"\b(\d{1,12})\s*([MG])", lines[-1]) if len(lines) > 1 else None
         step = 1024 if found is not None and found.group(2) == "G" else 1
         amount = None if found is None else Amount(mebibytes=int(found.group(1)) * step, step=step)
         return _number(percent, lines[0]), amount
@@ -111,7 +109,7 @@ def _status(answer: str) -> str:
 
 
 def _pids(answer: str) -> tuple[int, ...]:
-    return tuple(int(line) for line in answer.split() if line.isdecimal())
+    return tuple(int(word) for word in answer.split() if word.isdecimal() and len(word) < 12)
 
 
 def _number(command: str, answer: str) -> float:

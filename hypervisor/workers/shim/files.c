@@ -15,7 +15,7 @@ enum { MAX_START = 1 << 20, MAX_FIELDS = 8192 };
 
 static char *read_whole(int directory, const char *name, size_t most, size_t *length)
 {
-    int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a pipe is not waited for */
     if (fd < 0)
         return NULL;
     char *content = malloc(most + 1);
@@ -134,11 +134,12 @@ int shim_write_status(int directory, const struct shim_status *status)
     uint64_t inode = stat("/proc/self/ns/pid", &namespace) == 0 ? namespace.st_ino : 0;
     int length = snprintf(text, sizeof text,
                           "state %s\nrun %" PRIu64 "\nshim %d\nshim_start %" PRIu64 "\nchild %d\nchild_start %" PRIu64
-                          "\npid_namespace %" PRIu64 "\nstarted_ms %" PRIu64 "\nended_ms %" PRIu64 "\nexit %d\nsignal %d\nstopping %d\nkilled_late %d\nfailure %d\nstep %s\ncgroup_failure %d\ndropped %" PRIu64 "\nend 1\n",
+                          "\npid_namespace %" PRIu64 "\nstarted_ms %" PRIu64 "\nended_ms %" PRIu64 "\nexit %d\nsignal %d\nstopping %d\nkilled_late %d\nfailure %d\nstep %s\ncgroup_failure %d\ndropped %" PRIu64 "\nbegun %" PRIu64 "\nran_ms %" PRIu64 "\nend 1\n",
                           status->state, status->run, (int)getpid(), shim_start_time(getpid()), (int)status->child, status->child_start, inode,
                           status->started_ms, status->ended_ms, status->exit_code, status->term_signal, status->stopping, status->killed_late,
-                          status->failure, status->step ? status->step : "-", status->cgroup_failure, status->dropped);
-    int fd = openat(directory, ".status", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+                          status->failure, status->step ? status->step : "-", status->cgroup_failure, status->dropped, status->begun, status->ran_ms);
+    unlinkat(directory, ".status", 0); /* of a shim that was killed, or a pipe that opening would wait for */
+    int fd = openat(directory, ".status", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return -1;
     ssize_t written = write(fd, text, (size_t)length); /* snprintf of numbers: not negative */

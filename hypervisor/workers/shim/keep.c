@@ -105,7 +105,8 @@ struct keeper {
     const struct shim_start *start;
     struct shim_log log;
     struct shim_status status;
-    uint64_t deadline; /* CLOCK_MONOTONIC in ms at which the kill is due; 0: none */
+    uint64_t began;    /* CLOCK_MONOTONIC in ms */
+    uint64_t deadline; /* the same at which the kill is due; 0: none */
 };
 
 /* 0: nothing more is there now, or at all. */
@@ -202,7 +203,7 @@ static int fail(struct keeper *keeper, const char *step, int failure)
 /* `told` is closed once the worker runs, or can't. */
 int shim_keep(int directory, const struct shim_start *start, int told)
 {
-    struct keeper keeper = {.directory = directory, .start = start};
+    struct keeper keeper = {.directory = directory, .start = start, .began = clock_ms(CLOCK_MONOTONIC)};
     keeper.status = (struct shim_status){.state = "running", .run = start->run, .exit_code = -1, .started_ms = clock_ms(CLOCK_REALTIME)};
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_NAME, "worker-shim");
@@ -250,6 +251,8 @@ int shim_keep(int directory, const struct shim_start *start, int told)
     drain(&keeper);
     keeper.status.state = "exited";
     keeper.status.dropped = keeper.log.dropped;
+    keeper.status.begun = keeper.log.begun;
+    keeper.status.ran_ms = clock_ms(CLOCK_MONOTONIC) - keeper.began;
     keeper.status.ended_ms = clock_ms(CLOCK_REALTIME);
     if (shim_write_status(directory, &keeper.status) == 0)
         return 0;

@@ -28,7 +28,8 @@ static void rotate(struct shim_log *log)
         renameat(log->directory, from, log->directory, to);
     }
     log->written = 0;
-    log->fd = openat(log->directory, "log", O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0640);
+    /* Not waited for: what is no plain file there, a pipe for instance, is the worker's own doing. */
+    log->fd = openat(log->directory, "log", O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0640);
 }
 
 void shim_log_open(struct shim_log *log, int directory, const struct shim_start *start)
@@ -52,8 +53,10 @@ void shim_log_remove(struct shim_log *log)
 void shim_log_write(struct shim_log *log, const char *data, size_t length)
 {
     while (length) {
-        if (log->limit && log->written >= log->limit)
+        if (log->limit && log->written >= log->limit) {
             rotate(log);
+            log->begun++;
+        }
         size_t room = log->limit && log->limit - log->written < length ? (size_t)(log->limit - log->written) : length; /* below length */
         ssize_t part = log->fd < 0 ? -1 : write(log->fd, data, room);
         if (part < 0 && log->fd >= 0 && errno == EINTR)

@@ -38,6 +38,7 @@ struct shim_log {
     uint64_t limit;
     uint64_t files;
     uint64_t dropped; /* bytes that the disk did not take */
+    uint64_t begun;   /* files that this run has begun after its first one */
 };
 
 struct shim_status {
@@ -53,7 +54,9 @@ struct shim_status {
     const char *step; /* which step that was */
     int cgroup_failure;
     uint64_t dropped;
+    uint64_t begun;
     uint64_t started_ms, ended_ms; /* wall time since 1970; 0: not yet */
+    uint64_t ran_ms;               /* by a clock that nobody sets */
 };
 
 int shim_read_start(int directory, struct shim_start *out);

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,8 +16,9 @@ from hypervisor.model import RestartPolicy, WorkerSpec
 from hypervisor.workers import WorkerSettings
 from hypervisor.workers.backoff import Backoff
 from hypervisor.workers.decisions import Verdict, after_end
+from hypervisor.workers.identity import age, identify
 from hypervisor.workers.placing import Tree, _beginning, _mounted
-from hypervisor.workers.shim_files import last_lines, read_grace, read_status, reason, write_start
+from hypervisor.workers.shim_files import last_lines, read_grace, read_start, read_status, reason, write_start
 
 BACKOFF = Backoff(first_seconds=0.25, most_seconds=10, reset_seconds=60)
 
@@ -98,6 +102,44 @@ def test_last_lines_are_of_this_run_and_printable(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"")
     assert last_lines(tmp_path, since=2000) == ()
     assert last_lines(tmp_path, since=500) == ("of the run before",)  # which is this one, rotated a moment ago
+    # Where the shim has said how often it rotated, no clock is asked.
+    assert last_lines(tmp_path, since=2000, begun=1) == ("of the run before",)
+    assert last_lines(tmp_path, since=500, begun=0) == ()
+    (tmp_path / "log").write_bytes(b"a\n")
+    os.utime(tmp_path / "log", (1000, 1000))
+    assert last_lines(tmp_path, since=2000) == ("a",)
+
+
+@pytest.mark.parametrize(("more", "seconds"), [("", 2.5), ("begun 0\nran_ms 70500\n", 70.5), ("ran_ms 0\n", 0.0)])
+def test_how_long_a_run_lasted_is_the_shims_word_and_not_the_clocks(tmp_path: Path, more: str, seconds: float) -> None:
+    """A shim of an earlier version has only the clock's."""
+    (tmp_path / "status").write_text(WHOLE.replace("end 1\n", f"{more}end 1\n"))
+    status = read_status(tmp_path)
+    assert status is not None
+    assert status.ran_seconds == seconds
+
+
+def test_the_age_of_a_process_is_asked_of_no_clock_that_can_be_set() -> None:
+    child = subprocess.Popen(["sleep", "30"])
+    began = time.monotonic()
+    try:
+        identity = identify(child.pid)
+        assert identity is not None
+        time.sleep(0.05)
+        assert age(identity) == pytest.approx(time.monotonic() - began, abs=0.1)
+        assert age(replace(identity, start=0)) == 0
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_start_is_read_as_it_was_written(tmp_path: Path) -> None:
+    spec = WorkerSpec(worker_id="one", command=("/bin/echo", "a=b", ""), environment=(("A", "x=y"), ("B", "\udcff")))
+    assert read_start(tmp_path) is None
+    write_start(tmp_path, spec, run=3, log_bytes=1, log_files=2, cgroup=Path("/c"))
+    assert read_start(tmp_path) == (spec.command, spec.environment)
+    (tmp_path / "start").write_bytes((tmp_path / "start").read_bytes()[:-2])
+    assert read_start(tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,15 @@ def test_a_number_that_nobody_can_have_written_is_damage(kept: Path, path: tuple
     assert (records, list(damaged)) == ({}, [kept / "one"])
 
 
-@pytest.mark.parametrize("probe", [Probe(command=("/bin/true", "a\0")), Probe(file="/a\0b"), Probe(file="x" * 600_000)])
+@pytest.mark.parametrize(
+    "probe",
+    [
+        Probe(command=("/bin/true", "a\0")),
+        Probe(file="/a\0b"),
+        Probe(file="x" * 600_000),
+        Probe(file="\u20ac" * 200_000),
+    ],
+)
 def test_a_probe_that_can_not_be_is_refused(probe: Probe) -> None:
     for parts in ({"readiness": probe}, {"liveness": probe}):
         with pytest.raises(Refusal, match="its probes"):

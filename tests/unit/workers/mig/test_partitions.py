@@ -261,6 +261,105 @@ def test_a_journal_that_can_not_be_read_is_set_aside(node: Node) -> None:
     assert [each.path.suffix for each in damaged] == [".set-aside"]
 
 
+def test_a_journal_of_another_card_is_not_believed(node: Node) -> None:
+    provide(node.start(), "a")
+    (path,) = (node.directory / "mig").glob("*.json")
+    path.rename(path.with_stem("GPU-1"))
+    journal, damaged = Journal.open(node.directory / "mig")
+    assert journal.cards == ()
+    assert [each.reason for each in damaged] == ["it is of the card 'GPU-0'"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("3g.40gb", "2g.20gb"), ("3g.40gb 1g.10gb", "1g.10gb 2g.20gb"), ("9", "mig-2g20gb")]
+)
+def test_a_wish_of_as_many_others_is_seen_without_asking_the_driver(node: Node, before: str, after: str) -> None:
+    partitions = node.start({"all": tuple(before.split())})
+    node.settle(partitions)
+    present = {each.uuid for each in node.cards.instances["bus0"]}
+    for same in (before, before.replace("3g.40gb", "nv-h100-3g.40gb")):
+        restarted = node.start({"all": tuple(same.split())})
+        assert not restarted.needs_settling([CARD], present=present, needs=Needs())
+    changed = node.start({"all": tuple(after.split())})
+    assert changed.needs_settling([CARD], present=present, needs=Needs())
+    node.settle(changed)
+    assert 9 not in [profile for profile, _ in node.there()]
+    assert 14 in [profile for profile, _ in node.there()]
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_what_can_not_be_made_again_at_once_is_made_later(node: Node, leaving: bool) -> None:
+    """A driver that is not ready yet after a reboot takes no instance from an allocation for good."""
+    provide(node.start(), "a", "3g.40gb")
+    before = node.there()
+    node.boot_id, node.cards.instances["bus0"] = "boot-2", []
+    step = "nvmlGpuInstanceCreateComputeInstance" if leaving else "nvmlDeviceCreateGpuInstanceWithPlacement"
+    node.cards.failing["create"], node.cards.leaving = wire.MigDone(999, step, undone=False), leaving
+    restarted = node.start()
+    for _ in range(3):
+        node.settle(restarted, allocations={"a"})
+        restarted = node.start()  # a restart in between changes nothing
+    node.cards.failing.clear()
+    node.cards.leaving = False
+    assert restarted.needs_settling([CARD], present=(), needs=Needs(allocations={"a"}))
+    for _ in range(2):
+        node.settle(restarted, allocations={"a"})
+    assert node.there() == before
+
+
+def test_what_comes_to_the_place_meanwhile_is_not_ours(node: Node) -> None:
+    provide(node.start(), "a", "1g.10gb")
+    ((profile, start),) = node.there()
+    node.cards.instances["bus0"] = []  # a reset within the boot
+    node.cards.failing["create"] = wire.MigDone(999, "nvmlDeviceCreateGpuInstanceWithPlacement")
+    node.settle(node.start(), allocations={"a"})
+    node.cards.failing.clear()
+    node.cards._next = 1  # with the number that ours had
+    theirs = node.cards.add("bus0", profile, start)
+    node.settle(node.start())
+    assert node.cards.instances["bus0"] == [theirs]
+
+
+def test_the_mode_that_went_with_a_reboot_comes_back_for_what_was_granted(node: Node) -> None:
+    provide(node.start(), "a", "3g.40gb")
+    before = node.there()
+    node.boot_id, node.cards.instances["bus0"] = "boot-2", []
+    node.cards.enabled.clear()
+    node.settle(node.start())  # of an allocation that has gone meanwhile
+    assert "enable" not in node.cards.calls
+    node.settle(node.start(), allocations={"a"})
+    assert node.there() == before
+
+
+def test_where_the_mode_takes_a_reset_it_is_told_for_what_was_granted(node: Node) -> None:
+    ampere = a_card(architecture="Ampere")
+    provide(node.start(), "a", "3g.40gb")
+    node.boot_id, node.cards.instances["bus0"] = "boot-2", []
+    node.cards.enabled.clear()
+    partitions = node.start()
+    trio.run(partitions.settle, [ampere], lambda: Needs(allocations={"a"}))
+    assert "enable" not in node.cards.calls
+    assert [reason for reason, _ in node.events][-1] == "MigModeOff"
+    assert "is to be divided into 3g.40gb" in node.events[-1][1]
+
+
+def test_a_driver_that_forgets_that_it_has_mig_ends_nobody(node: Node) -> None:
+    """Between two looks of one turn: what it said first is not what it says then."""
+
+    def forgets(call: str) -> None:
+        if call == "look" and node.cards.calls.count("look") == 1:
+            node.cards.trouble = wire.MigTold(wire.Answer(None, codes.NOT_SUPPORTED), [], [], codes.NOT_SUPPORTED)
+
+    node.cards.before = forgets
+    partitions = node.start({"all": ("1g.10gb",)})
+    node.settle(partitions)
+    assert node.events[-1][0] == "PartitionFailed"
+    assert "could not be read again" in node.events[-1][1]
+    node.cards.trouble, node.cards.before = None, lambda _call: None
+    node.settle(partitions)
+    assert len(node.there()) == 1
+
+
 def test_an_allocation_that_comes_while_the_cards_are_settled_keeps_its_instance(node: Node) -> None:
     """settle() waits for its turn while an instance is made; who needs it is asked after that."""
     partitions, granted = node.start(), set[str]()
@@ -357,6 +456,38 @@ def test_a_kill_at_any_step_leaves_what_the_next_start_makes_right(
             profiles = [profile for profile, _start in node.there()]
             assert foreign in node.cards.instances["bus0"], step
             assert sorted(profiles) == sorted([19, 19, *([9] if kept else [])]), (step, rebooted, node.there())
+
+
+def test_a_kill_at_any_step_of_making_again_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a reboot: what allocations were granted, under their own name and under one of before."""
+    monkeypatch.setattr("hypervisor.durable.os.fsync", lambda _descriptor: None)
+
+    def prepared(name: str) -> tuple[Node, Callable[[], Needs], list[tuple[int, int]]]:
+        node = Node(tmp_path / name)
+        partitions = node.start()
+        provide(partitions, "kept", "3g.40gb")
+        uuid = provide(partitions, "tentative.grant-1", "2g.20gb")
+        before = node.there()
+        node.boot_id, node.cards.instances["bus0"], node.cards._next = "boot-2", [], 1
+        return node, lambda: Needs(allocations={"kept", "pod"}, busy={uuid}), before
+
+    with monkeypatch.context() as patch:
+        node, needs, before = prepared("whole")
+        counted = killing_at(node, 0, patch)
+        trio.run(node.start().settle, [CARD], needs)
+        total = counted()
+    assert total >= 10
+    for step in range(1, total + 1):
+        node, needs, before = prepared(str(step))
+        with monkeypatch.context() as patch:
+            killing_at(node, step, patch)
+            with pytest.raises(Killed):
+                trio.run(node.start().settle, [CARD], needs)
+        node.cards.before = lambda _call: None
+        restarted = node.start()
+        for _ in range(2):
+            trio.run(restarted.settle, [CARD], needs)
+        assert node.there() == before, step
 
 
 def test_an_instance_stays_while_a_device_of_it_is_granted_to_another(node: Node) -> None:
