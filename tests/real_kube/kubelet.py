@@ -59,9 +59,7 @@ class RealKubelet:
 
     def start(self) -> RealKubelet:
         with (self._directory / "kubelet.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, cwd=self._directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         return self
 
     def kill(self) -> None:

@@ -13,6 +13,8 @@ class MountNamespace:
 
     def __init__(self, kubelet_root: Path) -> None:
         kubelet_root.mkdir()
+        self._working = kubelet_root.with_name("working")
+        self._working.mkdir()
         ready = kubelet_root / "held"
         script = (
             f"mount -t tmpfs none /var/lib && mkdir /var/lib/kubelet && mount --bind {kubelet_root} /var/lib/kubelet"
@@ -23,8 +25,10 @@ class MountNamespace:
         ready.unlink()
 
     def command(self, *words: str) -> list[str]:
-        """What runs a program in it."""
-        return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", *words]
+        """What runs a program in it, in an empty directory: who enters a mount namespace stands at its root, and a
+        kubelet removes what it finds where it stands when a runtime names no log."""
+        there = ("sh", "-c", 'cd "$0" && exec "$@"', str(self._working))
+        return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", *there, *words]
 
     def close(self) -> None:
         self._holder.kill()
