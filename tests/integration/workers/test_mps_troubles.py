@@ -276,7 +276,7 @@ def test_what_ends_with_our_daemon_is_known_to_the_next_one(mps: Mps, lost: str)
                 lambda: "were clients of a server that has ended" in cards.withheld().get(mps.uuid, ""), "why", 60
             )
             client[0].kill()
-            client[0].communicate()
+            client[0].wait()
             await until(lambda: not cards.withheld(), "the card to be offered again", 60)
 
     pids: list[int] = []
@@ -294,4 +294,4 @@ def test_what_ends_with_our_daemon_is_known_to_the_next_one(mps: Mps, lost: str)
         trio.run(second)
     finally:
         client[0].kill()
-        client[0].communicate()
+        client[0].wait()
