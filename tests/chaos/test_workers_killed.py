@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,10 @@ def left_of(rig: Rig) -> list[int]:
 def strike(rig: Rig, chance: random.Random) -> None:
     victims = running(rig, chance.choice(NAMES))
     if victims:
-        os.kill(chance.choice(victims), chance.choice((signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM)))
+        with suppress(ProcessLookupError):  # it may have ended of what hit it before
+            os.kill(
+                chance.choice(victims), chance.choice((signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM))
+            )
 
 
 @pytest.mark.slow
@@ -88,7 +92,8 @@ def test_whatever_is_killed_a_worker_runs_once_and_comes_back(rig: Rig, seed: in
                     await trio.sleep(chance.random() * 0.2)
             strike(rig, chance)  # while nobody watches
         for pid in [pid for name in NAMES for pid in running(rig, name)]:
-            os.kill(pid, signal.SIGCONT)  # what stands still goes on
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)  # what stands still goes on
         async with rig.supervisor() as supervisor:
             for name in NAMES:
                 await until_phase(supervisor, name, WorkerPhase.RUNNING, 60)

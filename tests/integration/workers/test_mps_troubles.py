@@ -294,4 +294,5 @@ def test_what_ends_with_our_daemon_is_known_to_the_next_one(mps: Mps, lost: str)
         trio.run(second)
     finally:
         client[0].kill()
-        client[0].wait()
+        with client[0]:  # closes its output, and waits for it
+            pass
