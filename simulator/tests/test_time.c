@@ -3,6 +3,9 @@
 /* Time: who gets the GPU when, on the virtual clock to the nanosecond, and roughly on the real one. */
 #include "rig.h"
 
+#include <sched.h>
+#include <sys/mman.h>
+
 #define SECOND_CHANCE_NS UINT64_C(20000000000)
 
 static struct sim_gpu_usage usage_of(struct sim_machine *machine, const char *group)
@@ -233,8 +236,98 @@ static void real_time_roughly(void)
     unlink(machine_path);
 }
 
+/* Words that children share. */
+struct shared {
+    uint32_t running, most_running, count;
+    uint32_t order[64];
+};
+
+static struct shared *share(void)
+{
+    struct shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shared != MAP_FAILED);
+    return shared;
+}
+
+/* Comes back each millisecond, and says how many are at it beside this one. */
+static pid_t regular_child(struct sim_machine *machine, struct shared *shared, uint32_t number)
+{
+    pid_t child = fork();
+    CHECK(child >= 0);
+    for (uint64_t at = MS; child == 0; at += MS) {
+        sim_wait(machine, at, NULL, 0);
+        uint32_t beside = __atomic_add_fetch(&shared->running, 1, __ATOMIC_SEQ_CST);
+        if (beside > shared->most_running)
+            shared->most_running = beside;
+        sched_yield(); /* whoever else may run has the chance to */
+        shared->order[__atomic_fetch_add(&shared->count, 1, __ATOMIC_SEQ_CST) % 64] = number;
+        __atomic_sub_fetch(&shared->running, 1, __ATOMIC_SEQ_CST);
+    }
+    UNTIL(sim_machine_waiting(machine, &(uint64_t){0}) == number + 1);
+    return child;
+}
+
+static void one_goes_on_at_a_time_in_order(void)
+{
+    struct sim_machine *machine = new_machine("order", 1, SIM_CLOCK_VIRTUAL, 0);
+    struct shared *shared = share();
+    pid_t children[4];
+    for (uint32_t i = 0; i < 4; i++)
+        children[i] = regular_child(machine, shared, i);
+    run_virtual(machine, 500 * MS, 4);
+    SAME(shared->most_running, 1);
+    SAME(shared->count, 4 * 499); /* who is due at the end goes on with the next run */
+    for (uint32_t i = 0; i < 64; i++)
+        SAME(shared->order[i], i % 4);
+    run_virtual(machine, 501 * MS, 4);
+    SAME(shared->count, 4 * 500);
+    stop(children[0]); /* killed while it waits: the others go on without it */
+    run_virtual(machine, 503 * MS, 3);
+    SAME(shared->count, 4 * 500 + 3 * 2);
+    for (uint32_t i = 1; i < 4; i++)
+        stop(children[i]);
+    unlink(machine_path);
+}
+
+/* Who has the turn waits, not for the clock, but for one whose turn is next. */
+static void one_that_waits_for_another_does_not_hold_it_up(void)
+{
+    struct sim_machine *machine = new_machine("patience", 1, SIM_CLOCK_VIRTUAL, 0);
+    int pipes[2];
+    pid_t children[2];
+    CHECK(pipe(pipes) == 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        children[i] = fork();
+        CHECK(children[i] >= 0);
+        if (children[i] == 0) {
+            char byte = 0;
+            sim_wait(machine, MS, NULL, 0);
+            CHECK((i == 0 ? read(pipes[0], &byte, 1) : write(pipes[1], &byte, 1)) == 1);
+            sim_wait(machine, 10 * MS, NULL, 0);
+            _exit(0);
+        }
+        UNTIL(sim_machine_waiting(machine, &(uint64_t){0}) == i + 1);
+    }
+    run_virtual(machine, 5 * MS, 2);
+    SAME(sim_now(machine), 5 * MS);
+    stop(children[0]);
+    stop(children[1]);
+    unlink(machine_path);
+}
+
+static void a_run_without_its_participants_ends(void)
+{
+    struct sim_machine *machine = new_machine("alone", 1, SIM_CLOCK_VIRTUAL, 0);
+    SAME(sim_machine_run_until(machine, MS, 1, 50 * MS), SIM_NOT_FOUND);
+    SAME(sim_now(machine), 0);
+    unlink(machine_path);
+}
+
 int main(void)
 {
+    one_goes_on_at_a_time_in_order();
+    one_that_waits_for_another_does_not_hold_it_up();
+    a_run_without_its_participants_ends();
     two_processes_take_turns();
     mps_shares_the_sms();
     events_and_streams();
