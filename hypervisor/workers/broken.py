@@ -63,7 +63,7 @@ class BrokenWorker:
             restart_policy=RestartPolicy.NEVER,
             revision=self._revision,
             ready=False,
-            unready_reason="",
+            unready_reason="its record can't be read",
             log_path=str(self.directory / "log"),
         )
 

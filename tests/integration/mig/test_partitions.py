@@ -183,6 +183,36 @@ def test_a_wished_geometry_is_there_after_a_start_and_after_a_reset(make_node: C
 
 
 @pytest.mark.slow
+def test_a_geometry_of_as_many_others_is_in_force_after_the_next_start(make_node: Callable[..., Node]) -> None:
+    node = make_node("--mig-geometry", "1: 3g.40gb 1g.10gb")
+    node.wait_instances(["1g.10gb", "1g.10gb", "3g.40gb"])
+    node.daemon.kill()
+    changed = {"1: 3g.40gb 1g.10gb": "1: 2g.20gb 1g.10gb"}
+    node.daemon.flags = tuple(changed.get(flag, flag) for flag in node.daemon.flags)
+    node.daemon.start().wait_ready()
+    node.wait_instances(["1g.10gb", "1g.10gb", "2g.20gb"])
+
+
+@pytest.mark.slow
+def test_a_torn_journal_is_told_and_nothing_of_its_card_is_touched(make_node: Callable[..., Node]) -> None:
+    node = make_node()
+    uuid = node.allocate("a", "--partition", "3g.40gb")["devices"][0]["gpuUuid"]
+    before = node.wait_instances(["1g.10gb", "3g.40gb"])
+    node.daemon.kill()
+    (journal,) = (node.daemon.state_directory / "mig").glob("*.json")
+    journal.write_bytes(journal.read_bytes()[:100])
+    node.daemon.start().wait_ready()
+    told = next(message for reason, message in node.events() if reason == "StateSetAside")
+    assert "the journal of the MIG instances of GPU-" in told
+    assert "end those that nobody needs" in told
+    assert uuid in node.cli("get", "pods", "a", "-o", "json").stdout  # it goes on
+    assert node.cli("release", "a").returncode == 0
+    node.allocate("b", "--partition", "1g.10gb")
+    node.wait_instances(["1g.10gb", "1g.10gb", "3g.40gb"])
+    assert before < node.instances()
+
+
+@pytest.mark.slow
 def test_kills_at_any_moment_leave_no_instance_without_an_allocation(make_node: Callable[..., Node]) -> None:
     node = make_node()
     moments = random.Random(7)

@@ -121,6 +121,7 @@ def test_a_worker_whose_record_can_not_be_read_is_shown_and_can_be_ended(rig: Ri
         async with rig.supervisor() as supervisor:
             found = one(supervisor)
             assert (found.phase, found.pid, found.ready) == (WorkerPhase.FAILED, pid, False)
+            assert found.unready_reason == "its record can't be read"
             assert "sleep 600" in " ".join(found.command)
             assert "its record can't be read: worker.json" in found.last_exit_reason
             assert "'hypervisor worker stop one' ends it" in found.last_exit_reason
