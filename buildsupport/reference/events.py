@@ -97,7 +97,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "WorkerUnhealthy": "its liveness probe fails; it is started again",
             "WorkerExited": "it has ended, with status or signal and its last lines",
             "WorkerStopped": "it was stopped",
-            "WorkerRecordDamaged": "its record can't be read, and it is not looked after",
+            "WorkerRecordDamaged": "its record can't be read: it is shown as failed, and not looked after",
         },
         "Pod": {
             "GPULimitsChanged": "other figures of its annotations are in force",
