@@ -4,23 +4,20 @@
  */
 #include "driver.h"
 #include "held.h"
+#include "hooks_context.h"
 #include "memory.h"
 #include "pools.h"
 #include "thread.h"
 
 /* ---- making and destroying ---- */
 
-/* The bits of a context's record: its device's number; bytes: whose it is;
- * references: uses of one that the program made. */
-enum { PRIMARY, MADE };
-
-static void remember_context(struct hv_process *process, CUcontext context, CUdevice ordinal, uint64_t whose)
+void hv_context_remember(struct hv_process *process, CUcontext context, CUdevice ordinal, enum hv_context_kind kind)
 {
     if (process == NULL || ordinal < 0 || ordinal >= HV_ORDINALS)
         return;
-    if (whose == PRIMARY)
+    if (kind == HV_CONTEXT_PRIMARY)
         hv_store_relaxed(&process->primary_contexts[ordinal], (uint64_t)(uintptr_t)context); /* always the same one */
-    struct hv_pointer_record record = {.bytes = whose, .device = (uint32_t)ordinal, .references = 1};
+    struct hv_pointer_record record = {.bytes = kind, .device = (uint32_t)ordinal, .references = 1};
     /* Without room in the map the driver is asked instead. */
     (void)hv_pointer_put(&process->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, hv_record_pack(&record));
 }
@@ -61,7 +58,7 @@ static CUresult context_made(struct hv_reservation *reservation, CUresult result
         uint32_t device = hv_process_device(process, ordinal);
         if (device < HV_MAX_DEVICES)
             hv_add_acq_rel_32(&process->made_contexts[device], 1);
-        remember_context(process, *context, ordinal, MADE);
+        hv_context_remember(process, *context, ordinal, HV_CONTEXT_MADE);
     }
     hv_thread_context_is_on(ordinal);
     return result;
@@ -117,39 +114,29 @@ HV_WRAP(cuCtxCreate_v4, (CUcontext * context, void *parameters, unsigned int fla
     MAKE_CONTEXT(HV_REAL(cuCtxCreate_v4)(context, parameters, flags, device));
 }
 
-/* Before the driver destroys a context: memory that another thread gets from
- * now on may be of one that comes after it, and must not be taken for gone. */
-static uint32_t next_generation(struct hv_process *process, CUdevice ordinal)
+uint32_t hv_context_next_generation(struct hv_process *process, CUdevice ordinal)
 {
     uint32_t device = hv_process_device(process, ordinal);
     return device >= HV_MAX_DEVICES ? 0 : hv_add_acq_rel_32(&process->context_generation[device], 1) + 1;
 }
 
 /* The driver is asked for each pointer, which it can't be for arrays. */
-static void forget_what_went_with(struct hv_process *process, uint32_t device, CUcontext context, uint32_t generation)
+void hv_context_forget(struct hv_process *process, uint32_t device, const struct hv_gone_context *gone)
 {
     hv_memory_release(process, device, false, hv_held_take_gone(process, device));
     hv_memory_release(process, 0, true, hv_held_take_gone_from_host(process));
-    hv_memory_release(process, device, false, hv_held_take_arrays_of(process, device, context, generation));
+    hv_memory_release(process, device, false, hv_held_take_arrays_of(process, device, gone->context, gone->generation));
 }
 
-/* A context of a device that is gone, from this generation on. */
-struct gone {
-    CUcontext context; /* NULL: not known */
-    CUdevice ordinal;
-    uint32_t generation;
-};
-
-/* What a program allocated in a context and did not free goes with it. */
-static void context_is_gone(struct hv_process *process, const struct gone *gone, uint64_t whose)
+void hv_context_is_gone(struct hv_process *process, const struct hv_gone_context *gone, enum hv_context_kind kind)
 {
     uint32_t device = hv_process_device(process, gone->ordinal);
     if (device >= HV_MAX_DEVICES)
         return;
     hv_context_released(process, device);
-    uint32_t left = whose == MADE ? hv_sub_acq_rel_32(&process->made_contexts[device], 1) - 1
+    uint32_t left = kind == HV_CONTEXT_MADE ? hv_sub_acq_rel_32(&process->made_contexts[device], 1) - 1
                                   : hv_load_acquire_32(&process->made_contexts[device]);
-    forget_what_went_with(process, device, gone->context, gone->generation);
+    hv_context_forget(process, device, gone);
     if (left != 0 || hv_primary_is_active(gone->ordinal))
         return;
     hv_store_relaxed_32(&process->context_noticed[device], 0); /* the next one is to be noticed anew */
@@ -162,8 +149,8 @@ static void context_is_gone(struct hv_process *process, const struct gone *gone,
 /* What is to be put back if the driver does not destroy it after all. */
 struct destruction {
     struct hv_process *process; /* NULL: nothing known of this context */
-    struct gone gone;
-    uint64_t whose;
+    struct hv_gone_context gone;
+    enum hv_context_kind kind;
 };
 
 /* The driver's events of a context go with it, so they are let go before; so
@@ -182,9 +169,9 @@ static void destruction_begin(struct destruction *destruction, CUcontext context
     if (!hv_pointer_take(&process->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, &value))
         return;
     destruction->process = process;
-    destruction->whose = hv_record_unpack(value).bytes;
+    destruction->kind = (enum hv_context_kind)hv_record_unpack(value).bytes; /* as it was entered */
     destruction->gone.ordinal = (CUdevice)hv_record_unpack(value).device;
-    destruction->gone.generation = next_generation(process, destruction->gone.ordinal);
+    destruction->gone.generation = hv_context_next_generation(process, destruction->gone.ordinal);
 }
 
 static CUresult destruction_end(const struct destruction *destruction, CUresult result)
@@ -192,11 +179,11 @@ static CUresult destruction_end(const struct destruction *destruction, CUresult 
     hv_thread_context_changed();
     if (destruction->process == NULL)
         return result;
-    const struct gone *gone = &destruction->gone;
-    if (result == CUDA_SUCCESS && !(destruction->whose == PRIMARY && hv_primary_is_active(gone->ordinal)))
-        context_is_gone(destruction->process, gone, destruction->whose);
+    const struct hv_gone_context *gone = &destruction->gone;
+    if (result == CUDA_SUCCESS && !(destruction->kind == HV_CONTEXT_PRIMARY && hv_primary_is_active(gone->ordinal)))
+        hv_context_is_gone(destruction->process, gone, destruction->kind);
     else
-        remember_context(destruction->process, gone->context, gone->ordinal, destruction->whose);
+        hv_context_remember(destruction->process, gone->context, gone->ordinal, destruction->kind);
     return result;
 }
 
@@ -223,7 +210,7 @@ static bool uses_of(CUcontext context, uint32_t *uses)
         !hv_pointer_get(&process->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, &value))
         return false;
     *uses = hv_record_unpack(value).references;
-    return hv_record_unpack(value).bytes == MADE;
+    return hv_record_unpack(value).bytes == HV_CONTEXT_MADE;
 }
 
 HV_WRAP(cuCtxAttach, (CUcontext * context, unsigned int flags))
@@ -249,94 +236,6 @@ HV_WRAP(cuCtxDetach, (CUcontext context))
     if (result == CUDA_SUCCESS)
         (void)hv_pointer_unrefer(&hv_process()->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, &record);
     return result;
-}
-
-/* ---- the primary context ---- */
-
-HV_WRAP(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))
-{
-    struct hv_reservation reservation = {0};
-    CUresult refused = hv_primary_is_active(device) ? CUDA_SUCCESS : hv_reserve_context(&reservation, device);
-    if (refused != CUDA_SUCCESS)
-        return refused;
-    CUresult result = HV_REAL(cuDevicePrimaryCtxRetain)(context, device);
-    if (result != CUDA_SUCCESS) {
-        if (reservation.process != NULL)
-            hv_memory_release(reservation.process, reservation.device, false, reservation.bytes);
-        return result;
-    }
-    hv_context_reserved(&reservation);
-    if (hv_attach_state() == HV_ATTACH_DONE)
-        remember_context(hv_process(), *context, device, PRIMARY);
-    return result;
-}
-
-/* The handle that the driver keeps for a device's; NULL: it was not seen. */
-static CUcontext primary_of(const struct hv_process *process, CUdevice ordinal)
-{
-    return ordinal < 0 || ordinal >= HV_ORDINALS
-               ? NULL
-               : (CUcontext)(uintptr_t)hv_load_relaxed(&process->primary_contexts[ordinal]);
-}
-
-/* Its memory is gone when it is no longer active; what the program allocated
- * in it and did not free is gone then too. */
-static CUresult primary_released(CUdevice device, uint32_t generation, CUresult result)
-{
-    hv_thread_context_changed();
-    if (result != CUDA_SUCCESS || hv_attach_state() != HV_ATTACH_DONE || hv_primary_is_active(device))
-        return result;
-    struct hv_process *process = hv_process();
-    if (process == NULL)
-        return result;
-    hv_sampler_forget_device(&process->sampler, hv_process_device(process, device));
-    struct gone gone = {.context = primary_of(process, device), .ordinal = device, .generation = generation};
-    context_is_gone(process, &gone, PRIMARY);
-    return result;
-}
-
-/* What frees in streams wait for is looked at for the last time. */
-static uint32_t frees_are_over(CUdevice device)
-{
-    struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
-    if (process == NULL)
-        return 0;
-    hv_pending_wait(process);
-    return next_generation(process, device);
-}
-
-/* Another thread may have made the next one already. */
-static CUresult primary_reset(CUdevice device, uint32_t generation, CUresult result)
-{
-    struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
-    uint32_t index = process == NULL ? HV_MAX_DEVICES : hv_process_device(process, device);
-    if (result == CUDA_SUCCESS && index < HV_MAX_DEVICES)
-        forget_what_went_with(process, index, primary_of(process, device), generation);
-    return primary_released(device, generation, result);
-}
-
-HV_WRAP(cuDevicePrimaryCtxRelease, (CUdevice device))
-{
-    uint32_t generation = frees_are_over(device);
-    return primary_released(device, generation, HV_REAL(cuDevicePrimaryCtxRelease)(device));
-}
-
-HV_WRAP(cuDevicePrimaryCtxRelease_v2, (CUdevice device))
-{
-    uint32_t generation = frees_are_over(device);
-    return primary_released(device, generation, HV_REAL(cuDevicePrimaryCtxRelease_v2)(device));
-}
-
-HV_WRAP(cuDevicePrimaryCtxReset, (CUdevice device))
-{
-    uint32_t generation = frees_are_over(device);
-    return primary_reset(device, generation, HV_REAL(cuDevicePrimaryCtxReset)(device));
-}
-
-HV_WRAP(cuDevicePrimaryCtxReset_v2, (CUdevice device))
-{
-    uint32_t generation = frees_are_over(device);
-    return primary_reset(device, generation, HV_REAL(cuDevicePrimaryCtxReset_v2)(device));
 }
 
 /* ---- the thread's current context ---- */

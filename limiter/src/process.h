@@ -54,6 +54,7 @@ struct hv_process {
     struct hv_pointer_map memory[HV_KEPT_STRIPES]; /* device memory, by the thread that allocated it (held.h) */
     struct hv_pointer_map pointers;                /* everything else */
     struct hv_pointer_map array_contexts;          /* of each array: the context that it goes with, by its handle */
+    uint32_t changing_primary[HV_ORDINALS];        /* one thread at a time makes or destroys a device's primary context */
     uint64_t primary_contexts[HV_ORDINALS];        /* their handles, which the driver keeps; 0: not seen */
     struct hv_sampler sampler;
     struct hv_function_table functions;

@@ -199,10 +199,13 @@ static CUresult create_current(CUcontext *out, CUdevice device, unsigned flags, 
         return CUDA_ERROR_INVALID_VALUE;
     CUcontext context = NULL;
     CUresult result = create((uint32_t)device, flags, 0, 0, sm_limit, &context); /* checked: not negative */
-    if (result == CUDA_SUCCESS)
-        result = push(context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = push(context);
     if (result == CUDA_SUCCESS)
         *out = context;
+    else
+        destroy(context);
     return result;
 }
 

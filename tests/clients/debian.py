@@ -16,7 +16,7 @@ from buildsupport.native import ROOT
 
 CACHE = ROOT / ".cache" / "debian"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-SUITES = {535: "bookworm", 550: "trixie"}
+SUITES = {535: "bookworm", 550: "trixie", 555: "experimental"}
 SECONDS = 300
 
 

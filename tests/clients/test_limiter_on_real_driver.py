@@ -19,7 +19,7 @@ from buildsupport.native import ROOT
 from tests.clients.conftest import needed
 from tests.clients.debian import library
 
-BRANCHES = (535, 550)
+BRANCHES = (535, 550, pytest.param(555, marks=pytest.mark.slow))
 LIMITER = ROOT / "hypervisor" / "native" / "libcuda_limiter.so"
 QUERIES = ROOT / "simulator" / "cudart" / "queries"
 HOOKS = set(re.findall(r"^HV_HOOK\(CUDA, (\w+)\)", (ROOT / "limiter/src/hooks.def").read_text(), re.MULTILINE))
@@ -87,7 +87,7 @@ def answers(real: Path, queries: list[tuple[str, int, int]], variables: dict[str
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("branch", [pytest.param(535, marks=pytest.mark.slow), 550])
+@pytest.mark.parametrize("branch", [pytest.param(branch, marks=pytest.mark.slow) for branch in (535, 555)] + [550])
 def test_no_lookup_is_answered_differently(branch: int, tmp_path: Path) -> None:
     """Recorded queries of real runtimes, and each export's name at the versions where answers change."""
     real = needed(library, branch, "libcuda1", "libcuda.so.1")

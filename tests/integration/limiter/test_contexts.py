@@ -91,6 +91,37 @@ def test_a_context_that_is_used_once_more_ends_with_its_last_use(pod: Pod) -> No
     assert pod.ask(ARRAY + source) == [True, [824, 1024]]
 
 
+def test_a_primary_context_that_threads_begin_at_once_counts_once(pod: Pod) -> None:
+    """Each of them finds it absent; and who resets one that is absent gives nothing back of the others."""
+    pod.files.make(GIB, context_bytes=100 * MIB)
+    source = """
+        must("cuInit", 0)
+        threads, counted = 8, []
+        together = threading.Barrier(threads)
+        def begin():
+            context = ctypes.c_void_p()
+            together.wait()
+            must("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+            must("cuCtxSetCurrent", context)
+        for _ in range(10):
+            begun = [threading.Thread(target=begin) for _ in range(threads)]
+            for thread in begun:
+                thread.start()
+            for thread in begun:
+                thread.join()
+            must("cuDevicePrimaryCtxReset_v2", 0)
+            own = ctypes.c_void_p()
+            must("cuCtxCreate_v2", ctypes.byref(own), 0, 0)
+            counted.append((GIB - memory()[0]) // MIB)
+            must("cuDevicePrimaryCtxReset_v2", 0)
+            counted.append((GIB - memory()[0]) // MIB)
+            must("cuCtxDestroy_v2", own)
+        tell(sorted(set(counted)))
+    """
+    assert pod.ask(source) == [100]
+    assert pod.files.show()["total"] == 0
+
+
 @pytest.mark.parametrize("limit", [2**64 - 1, 2**43])
 def test_without_a_limit_little_is_kept_all_the_same(pod: Pod, limit: int) -> None:
     pod.files.make(limit)
