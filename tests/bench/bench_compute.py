@@ -4,11 +4,12 @@ BENCH_COMPUTE_CELLS bounds the cells in real time (12 s each and more; 24 unless
 BENCH_COMPUTE_SECONDS the time in which a new one is begun (600 unless given).
 
 BENCH_COMPUTE_MATRIX says what runs on the virtual clock: nothing given for the pairwise choice, a number for so many
-cells of the whole matrix by chance (the same each time), full for every cell, which takes hours, missed for those of
-BENCH_COMPUTE_RESULTS that missed their target under an earlier revision, none for nothing. With
+cells of the whole matrix by chance (the same each time), full for every cell, which takes hours, distinct for one of
+those that have the same figures in the simulator, missed for those of BENCH_COMPUTE_RESULTS that missed their target
+under an earlier revision, none for nothing. With
 
 - BENCH_COMPUTE_RESULTS=FILE each outcome is appended to that file as it comes, what is in it is not run again, and the
-  table is of all that it holds;
+  table is of all that it holds, with those that have the same figures;
 - BENCH_COMPUTE_PART=k/n only that part of the cells runs;
 - BENCH_COMPUTE_LONGEST=S only cells run whose window is no longer;
 - BENCH_COMPUTE_MATRIX_SECONDS=S none is begun when they are over;
@@ -36,20 +37,22 @@ SHOWN = 60  # of more cells only those are told one by one that are not within t
 def measure() -> list[Figure]:
     """One figure for each cell, then what they say together."""
     began = time.monotonic()
-    figures = [*_told(_one_by_one(_in_real_time()), "real time"), *_told(_on_the_virtual_clock(), "virtual clock")]
+    figures = [*_told(_one_by_one(_in_real_time()), "real time"), *_on_the_virtual_clock()]
     if os.environ.get("BENCH_COMPUTE_CELLS") != "0":
         figures += [_unlimited(), _ranks()]
     took = time.monotonic() - began
     return [*figures, Figure(name="compute: time that this bench took", value=took, unit="s")]
 
 
-def _told(outcomes: Sequence[Outcome], clock: str) -> Iterator[Figure]:
+def _told(outcomes: Sequence[Outcome], clock: str, *, every: Sequence[Outcome] | None = None) -> Iterator[Figure]:
+    """every: what the summary is of; as the outcomes unless given."""
     few = len(outcomes) <= SHOWN
+    every = outcomes if every is None else every
     yield from (_figure(each, clock) for each in (outcomes if few else missed(outcomes)))
-    for part in summaries(outcomes):
+    for part in summaries(every):
         if not few or part.name in ("alone", "beside others"):
             yield _summary(part, clock)
-    for part in where_it_misses(outcomes) if not few else ():
+    for part in where_it_misses(every) if not few else ():
         yield _summary(part, clock)
 
 
@@ -69,7 +72,7 @@ def _one_by_one(cells: Iterable[Cell]) -> list[Outcome]:
     return found
 
 
-def _on_the_virtual_clock() -> list[Outcome]:
+def _on_the_virtual_clock() -> Iterator[Figure]:
     file = Path(path) if (path := os.environ.get("BENCH_COMPUTE_RESULTS")) else None
     known = kept(file) if file is not None else []
     ran = campaign.outcomes(
@@ -79,7 +82,10 @@ def _on_the_virtual_clock() -> list[Outcome]:
         file=file,
     )
     new = list(ran)
-    return new if file is None else kept(file)
+    if file is None:
+        yield from _told(new, "virtual clock")
+    else:
+        yield from _told(kept(file), "virtual clock", every=campaign.with_those_alike(kept(file)))
 
 
 def _wanted(matrix: str, known: Sequence[Outcome]) -> list[Choice]:
@@ -89,12 +95,14 @@ def _wanted(matrix: str, known: Sequence[Outcome]) -> list[Choice]:
     every = covering_choices(2) if not matrix else campaign.in_order()
     if matrix.isdecimal():
         every = every[: int(matrix)]
-    elif matrix not in ("", "full", "missed"):
-        raise ValueError(f"BENCH_COMPUTE_MATRIX={matrix}: a number, full, missed or none is needed")
+    elif matrix not in ("", "full", "distinct", "missed"):
+        raise ValueError(f"BENCH_COMPUTE_MATRIX={matrix}: a number, full, distinct, missed or none is needed")
     longest = float(os.environ.get("BENCH_COMPUTE_LONGEST", "inf"))
     some = campaign.part(every, os.environ.get("BENCH_COMPUTE_PART", ""))
     some = [choice for choice in some if cell_of(choice).window_seconds <= longest]
-    return campaign.to_repeat(some, known, revision()) if matrix == "missed" else campaign.left(some, known)
+    if matrix == "missed":
+        return campaign.to_repeat(some, known, revision())
+    return campaign.distinct(some, known) if matrix == "distinct" else campaign.left(some, known)
 
 
 def _figure(outcome: Outcome, clock: str) -> Figure:

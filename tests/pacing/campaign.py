@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from tests.pacing.cell import Cell, Load
-from tests.pacing.matrix import Choice, cell_of, every_choice, words_of
+from tests.pacing.matrix import Choice, cell_of, every_choice, like, words_of
 from tests.pacing.outcome import Outcome, keep, outcome_of, revision
 from tests.pacing.result import Result
 from tests.pacing.run import run
@@ -42,14 +43,42 @@ def left(choices: Iterable[Choice], known: Iterable[Outcome]) -> list[Choice]:
     return [choice for choice in choices if _key(words_of(choice)) not in done]
 
 
+def distinct(choices: Iterable[Choice], known: Iterable[Outcome]) -> list[Choice]:
+    """The first of those that have the same figures in the simulator; none where one of them is known."""
+    seen = {like(choice) for choice in _choices_of(each for each in known if not each.why)}
+    found = []
+    for choice in choices:
+        if like(choice) not in seen:
+            seen.add(like(choice))
+            found.append(choice)
+    return found
+
+
+def with_those_alike(known: Sequence[Outcome]) -> list[Outcome]:
+    """What was run, and what follows for cells that have the same figures in the simulator."""
+    ran = {_key(each.values) for each in known}
+    by_kind = {like(choice): each for choice, each in zip(_choices_of(known), known, strict=True)}
+    follows = [
+        replace(by_kind[like(choice)], cell=str(cell_of(choice)), values=words_of(choice))
+        for choice in every_choice()
+        if like(choice) in by_kind and _key(words_of(choice)) not in ran
+    ]
+    return [*known, *follows]
+
+
+def _choices_of(known: Iterable[Outcome]) -> list[Choice]:
+    choices = {_key(words_of(choice)): choice for choice in every_choice()}
+    return [choices[_key(each.values)] for each in known]
+
+
 def to_repeat(choices: Iterable[Choice], known: Iterable[Outcome], now: str) -> list[Choice]:
     """Those that missed their target under another revision than this one."""
     again = {_key(each.values) for each in known if not each.holds and each.revision != now}
     return [choice for choice in choices if _key(words_of(choice)) in again]
 
 
-def _key(values: Iterable[str] | dict[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(dict(values).items()))
+def _key(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(values.items()))
 
 
 def outcomes(

@@ -76,6 +76,19 @@ def _word(factor: str, value: Any) -> str:
     return str(value)
 
 
+def like(choice: Choice) -> Choice:
+    """The one that stands for all cells that the simulator gives the same figures.
+
+    A cooperative launch takes the way of a plain one; kernels of one stream run one after the other however wide they
+    are, and those of four streams beside each other while they fit.
+    """
+    values = dict(zip(FACTORS, choice, strict=True))
+    narrow = values["streams"] == 1 or values["streams"] * values["grid"] <= RESIDENT_BLOCKS
+    values["grid"] = 108 if narrow else values["grid"]
+    values["form"] = "plain" if values["form"] == "cooperative" else values["form"]
+    return tuple(values.values())
+
+
 def covering(strength: int, *, seed: int = 1) -> list[Cell]:
     """Cells in which all values of any `strength` factors come together; greedy, and the same each time."""
     return [cell_of(choice) for choice in covering_choices(strength, seed=seed)]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.bench import bench_compute
 from tests.pacing import Cell, Result, campaign
-from tests.pacing.matrix import Choice, cell_of, every_choice, words_of
+from tests.pacing.matrix import Choice, cell_of, every_choice, like, words_of
 from tests.pacing.outcome import Outcome, keep, kept, missed, outcome_of
 from tests.pacing.summary import summaries, where_it_misses
 
@@ -69,6 +69,27 @@ def test_the_last_outcome_of_a_cell_counts_and_half_a_line_is_none(tmp_path: Pat
     keep(file, outcome(first, 0.5, revision="new"))
     assert kept(file) == [outcome(second, 0.2), outcome(first, 0.5, revision="new")]
     assert kept(tmp_path / "none") == []
+
+
+def test_of_those_with_the_same_figures_one_is_run_and_tells_of_all() -> None:
+    order = campaign.in_order()
+    first = next(choice for choice in order if words_of(choice)["form"] == "cooperative")
+    alike = [choice for choice in order if like(choice) == like(first)]
+    assert {words_of(choice)["form"] for choice in alike} == {"plain", "cooperative"}
+    ran = campaign.distinct(order, [])
+    assert len(ran) == len({like(choice) for choice in order}) < len(order) / 2
+    places = {choice: place for place, choice in enumerate(order)}
+    assert ran == sorted(ran, key=places.__getitem__)
+    assert campaign.distinct(alike, [outcome(first, 0.3)]) == []
+    told = campaign.with_those_alike([outcome(first, 0.3)])
+    assert sorted(each.key for each in told) == sorted(outcome(choice, 0.3).key for choice in alike)
+    assert {(each.error, each.cell) for each in told} == {(0.3, str(cell_of(choice))) for choice in alike}
+
+
+def test_wide_kernels_of_several_streams_are_cells_of_their_own() -> None:
+    for choice in every_choice():
+        words = words_of(choice)
+        assert (words_of(like(choice))["grid"] == "108") == (words["grid"] != "10000" or words["streams"] == "1")
 
 
 def test_only_what_missed_under_another_revision_is_repeated() -> None:
