@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,9 +52,10 @@ def cell_of(choice: Choice) -> Cell:
     return Cell(pods=tuple(pods), daemon_seconds=daemon)
 
 
-def every_choice() -> Iterator[Choice]:
+@functools.cache
+def every_choice() -> tuple[Choice, ...]:
     """The whole matrix, as values of its factors."""
-    return (choice for choice in itertools.product(*FACTORS.values()) if not why_not(choice))
+    return tuple(choice for choice in itertools.product(*FACTORS.values()) if not why_not(choice))
 
 
 def every_cell() -> Iterator[Cell]:
