@@ -28,7 +28,7 @@ def passing(examine: Callable[[], Diagnosis], *, within: float) -> tuple[Diagnos
         diagnosis = examine()
         refused = gate_failures(NODE_CHECKS, diagnosis)
         left = deadline - time.monotonic()
-        if not refused or left <= 0:
+        if not refused or not left > 0:  # not a number is no time either
             return diagnosis, refused
         time.sleep(min(AGAIN_SECONDS, left))
 

@@ -40,6 +40,7 @@ _DRIVERS: Mapping[tuple[int, int], tuple[int, ...]] = {
     (13, 1): (590, 44, 1),
     (13, 2): (595, 45, 4),
 }
+OLDEST_CUDA = min(_DRIVERS)
 # Minor-version compatibility: the least driver for any minor of a major.
 _MAJOR_DRIVERS: Mapping[int, tuple[int, ...]] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from hypervisor.doctor.object_shapes import shaped_list
 from hypervisor.doctor.root import METADATA, Root, UnreadableError
 
 DIRECTORY = f"{METADATA}/kubernetes"
@@ -32,69 +33,6 @@ KINDS: Mapping[str, str] = {
     "connections": "tensorfusionconnections -A",
     "quotas": "gpuresourcequotas -A",
 }
-
-
-# Parts of objects by what they are. An API server gives nothing else; files may hold anything.
-_MAPPINGS = frozenset(
-    [
-        "metadata",
-        "labels",
-        "annotations",
-        "spec",
-        "status",
-        "capacity",
-        "allocatable",
-        "state",
-        "lastState",
-        "running",
-        "waiting",
-        "terminated",
-        "resources",
-        "limits",
-        "requests",
-        "template",
-        "affinity",
-        "nodeAffinity",
-        "requiredDuringSchedulingIgnoredDuringExecution",
-        "nodeSelector",
-        "nodeManagerConfig",
-        "involvedObject",
-        "regarding",
-        "series",
-    ]
-)
-_LISTS = frozenset(
-    [
-        "containers",
-        "initContainers",
-        "containerStatuses",
-        "initContainerStatuses",
-        "conditions",
-        "taints",
-        "tolerations",
-        "env",
-        "ownerReferences",
-        "nodeSelectorTerms",
-        "matchExpressions",
-    ]
-)
-_FLAT = frozenset(["labels", "annotations", "capacity", "allocatable", "limits", "requests", "nodeSelector"])
-_TEXTS = frozenset(
-    [
-        "name",
-        "namespace",
-        "nodeName",
-        "schedulerName",
-        "phase",
-        "reason",
-        "type",
-        "key",
-        "operator",
-        "effect",
-        "message",
-        "note",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -129,7 +67,10 @@ class Objects:
             items = told.get("items", [told] if "metadata" in told else None) if isinstance(told, dict) else None
             if not isinstance(items, list):
                 raise UnreadableError(name, f"it is no list as 'kubectl get {KINDS[kind]} -o json' writes it")
-            found[kind] = _objects_of(items)
+            try:
+                found[kind] = shaped_list(items)
+            except RecursionError as error:
+                raise UnreadableError(name, "its objects lie too deep within each other") from error
         return cls(found)
 
     def known(self, kind: str) -> bool:
@@ -146,29 +87,6 @@ class Objects:
             if part(each, "metadata", "name") == name and namespace in (None, part(each, "metadata", "namespace")):
                 return each
         return None
-
-
-def _objects_of(items: object) -> list[Object]:
-    """What of a list are objects."""
-    return [_shaped(item) for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-
-def _shaped(found: Object) -> Object:
-    """An object without parts that can't be what their name says, so that one of many takes no check down."""
-    kept: dict[str, Any] = {}
-    for key, value in found.items():
-        if isinstance(value, dict):
-            if key in _FLAT:
-                kept[key] = {name: each for name, each in value.items() if not isinstance(each, dict | list)}
-            elif key not in _LISTS and key not in _TEXTS:
-                kept[key] = _shaped(value)
-        elif key in _LISTS:
-            kept[key] = _objects_of(value)
-        elif isinstance(value, list) and key in _TEXTS:
-            continue
-        elif key not in _MAPPINGS or value is None:
-            kept[key] = value
-    return kept
 
 
 def part(value: object, *path: str) -> Any:

@@ -17,6 +17,7 @@ from tests.unit.doctor.machines import (
     process,
     words,
 )
+from tests.unit.doctor.runtime_cases import _wants
 
 _CONFIG = "/etc/kubernetes/kubelet/kubelet-config.json"
 _OLD, _NEW = "/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml"
@@ -176,6 +177,14 @@ NODE_CASES = (
         FAIL,
         lambda m: m.log("NVRM: rm_init_adapter failed for device bearing minor number 0"),
     ),
+    Case(
+        "article 4.3: CUDA newer than any table of ours",
+        "runtime.cuda-version",
+        FAIL,
+        _wants("99.1"),
+        "to one that has",
+    ),
+    Case("article 4.3: a newer minor than any table", "runtime.cuda-version", WARN, _wants("12.98"), "minor-version"),
     Case(
         "9.2/22: the toolkit's configuration is none",
         "runtime.toolkit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypervisor.doctor.diagnose import diagnose_cluster
 from hypervisor.doctor.inspection import inspect
 from hypervisor.doctor.kubernetes import Objects
 from hypervisor.doctor.pod_subject import PodSubject
+from hypervisor.doctor.root import UnreadableError
 from hypervisor.model import CheckResult, Verdict
 from tests.unit.doctor.machines import Machine, healthy
 
@@ -54,6 +56,18 @@ def test_one_damaged_object_of_many_takes_no_check_down(kind: str, tmp_path: Pat
     assert selves(examine(NODE_CHECKS, subject, name="node").results) == []
     assert selves(examine(POD_CHECKS, PodSubject(subject, "ml", "train"), name="pod").results) == []
     assert selves(diagnose_cluster(ClusterSubject(root=subject.root, objects=subject.objects)).results) == []
+
+
+@pytest.mark.parametrize("depth", [300, 800, 950, 5000])
+@pytest.mark.parametrize("nest", ['{"a":', '[{"b":'])
+def test_objects_that_lie_deep_within_each_other_are_told(depth: int, nest: str, tmp_path: Path) -> None:
+    ends = {"{": "}", "[": "]"}
+    closing = "".join(ends[letter] for letter in reversed(nest) if letter in ends)
+    text = '{"items": [{"metadata": ' + nest * depth + "1" + closing * depth + "}]}"
+    (tmp_path / "pods.json").write_text(text)
+    # How deep is too deep differs by Python; nothing else may come of it.
+    with suppress(UnreadableError):
+        assert len(Objects.read_directory(tmp_path).all("pods")) == 1
 
 
 def test_events_that_are_damaged_are_left_out_of_the_inspection(tmp_path: Path) -> None:

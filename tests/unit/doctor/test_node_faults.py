@@ -40,6 +40,21 @@ def test_what_looks_like_a_fault_and_is_none(well: tuple[str, Callable[[Machine]
     assert gate_failures(NODE_CHECKS, diagnosis) == ()
 
 
+@pytest.mark.parametrize("cuda", ["12.4", "99.1"])
+def test_an_image_that_nobody_can_judge_does_not_pass_the_gate(cuda: str, tmp_path: Path) -> None:
+    machine = healthy(tmp_path).told(driver_version="", cuda_version="").write("/sys/module/nvidia/version", "")
+    runtime_cases._wants(cuda)(machine)
+    diagnosis = examine(NODE_CHECKS, machine.subject(), name="node")
+    assert "runtime.cuda-version" in {each.check_id for each in gate_failures(NODE_CHECKS, diagnosis)}
+
+
+def test_a_cuda_older_than_any_table_runs(tmp_path: Path) -> None:
+    machine = healthy(tmp_path)
+    runtime_cases._wants("9.2")(machine)
+    diagnosis = examine(NODE_CHECKS, machine.subject(), name="node")
+    assert gate_failures(NODE_CHECKS, diagnosis) == ()
+
+
 def test_every_check_is_broken_twice() -> None:
     counted = Counter(case.check for case in CASES)
     assert {each.id for each in NODE_CHECKS if counted[each.id] < 2} == LIVE_ONLY
