@@ -18,6 +18,7 @@ from hypervisor.doctor.checks import (
     pod_limits,
     pod_object,
     pod_runtime,
+    product_objects,
     runtime,
     scheduling,
 )
@@ -66,4 +67,8 @@ POD_CHECKS: tuple[Check[PodSubject], ...] = tuple(
     )
 )
 
-CLUSTER_CHECKS: tuple[Check[ClusterSubject], ...] = (*cluster.CHECKS, *installation.CHECKS)
+CLUSTER_CHECKS: tuple[Check[ClusterSubject], ...] = (
+    *cluster.CHECKS,
+    *installation.CHECKS,
+    *product_objects.CHECKS,
+)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from hypervisor.doctor.check import Outcome, Stage, check, failed, not_applicable, passed, warned
+from hypervisor.doctor.checks.product_objects import nodes_of
 from hypervisor.doctor.cluster_subject import ClusterSubject, names, ready, restarts
 from hypervisor.doctor.kubernetes import Object, labels_of, name_of, part, quantity
 from hypervisor.doctor.told import states
@@ -272,17 +273,12 @@ def _broken_link(subject: ClusterSubject, node: Object) -> tuple[str, str] | Non
             "it has a GPUNode and no hypervisor Pod that is ready",
             "see cluster.hypervisor-pods",
         )
-    if objects.known("gpus") and not any(name in _nodes_of(gpu) for gpu in objects.all("gpus")):
+    if objects.known("gpus") and not any(name in nodes_of(gpu) for gpu in objects.all("gpus")):
         return (
             "its hypervisor Pod runs and reports no GPU",
             "run 'hypervisor doctor node' there: the driver is missing, or the Pod can't see it",
         )
     return None
-
-
-def _nodes_of(gpu: Object) -> set[str]:
-    selector = part(gpu, "status", "nodeSelector") or {}
-    return {*map(str, selector.values()), *map(str, labels_of(gpu).values())}
 
 
 def _out_of_memory(pod: Object) -> bool:

@@ -209,6 +209,71 @@ POD_CASES = (
         "63 tasks of at most 64",
     ),
 )
+CLUSTER_CASES = (
+    Case(
+        "handbook: the cluster is not Running",
+        "cluster.phases",
+        FAIL,
+        lambda m: m.add("clusters", {"metadata": {"name": "c"}, "status": {"phase": "Pending"}}),
+        "TensorFusionCluster c is Pending",
+    ),
+    Case(
+        "handbook: a GPUNode stays Pending",
+        "cluster.phases",
+        FAIL,
+        _set("gpunodes", "status", "phase", value="Pending"),
+        "GPUNode gpu-node-01",
+    ),
+    Case(
+        "handbook: PHASE of a GPU",
+        "cluster.phases",
+        FAIL,
+        _set("gpus", "status", "phase", value="Unknown"),
+        "is Unknown",
+    ),
+    Case(
+        "handbook: a pool that is being changed",
+        "cluster.phases",
+        WARN,
+        _set("gpupools", "status", "phase", value="Updating"),
+    ),
+    Case(
+        "handbook: kubectl get gpu lacks cards",
+        "cluster.gpu-objects",
+        FAIL,
+        lambda m: (_set("gpunodes", "status", "totalGPUs", value=2)(m), m.objects["gpus"].pop()),
+        "has 2 GPUs, and 1 have an object",
+    ),
+    Case(
+        "handbook: fewer cards than feature discovery has counted",
+        "cluster.gpu-objects",
+        FAIL,
+        _set("nodes", "metadata", "labels", value={"nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "4"}),
+        "has 4 GPUs, and 2 have an object",
+    ),
+    Case(
+        "handbook: the pool's total is zero",
+        "cluster.gpu-objects",
+        FAIL,
+        _set("gpupools", "status", "totalGPUs", value=0),
+        "GPUPool default has no GPU",
+    ),
+    Case(
+        "handbook: CAPACITY without TFLOPS",
+        "cluster.gpu-objects",
+        WARN,
+        _set("gpus", "status", "capacity", value={"vram": "80Gi"}, at=1),
+        "fullModelName",
+    ),
+    Case(
+        "handbook: USED_BY",
+        "cluster.gpu-owners",
+        WARN,
+        _set("gpus", "status", "usedBy", value="nvidia-device-plugin"),
+        "never granted",
+    ),
+    Case("handbook: USED_BY", "cluster.gpu-owners", WARN, _set("gpus", "status", "usedBy", value="unknown", at=1)),
+)
 # Machines that are well.
 WELL: tuple[tuple[str, Any], ...] = (
     (

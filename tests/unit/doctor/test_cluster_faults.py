@@ -10,9 +10,12 @@ import pytest
 from hypervisor.doctor.checks import CLUSTER_CHECKS
 from hypervisor.doctor.diagnose import diagnose_cluster
 from hypervisor.model import Verdict
+from tests.unit.doctor import cluster_cases, field_cases
 from tests.unit.doctor.case import Case, assert_told
-from tests.unit.doctor.cluster_cases import CASES, cluster
+from tests.unit.doctor.cluster_cases import cluster
 from tests.unit.doctor.machines import healthy
+
+CASES = (*cluster_cases.CASES, *field_cases.CLUSTER_CASES)
 
 
 def test_all_checks_pass(tmp_path: Path) -> None:
