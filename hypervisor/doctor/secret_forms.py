@@ -17,6 +17,9 @@ _WORDS = (
     r"|(?:api|access|account|shared|private|secret|encryption|signing|licen[cs]e|client|master|ssh|tls|server)"
     r"[ ._-]?(?:access[ _-]?)?key"
     r"|connection[_-]?string|registration[_-]?code|\u5bc6\u7801|\u53e3\u4ee4|\u5bc6\u94a5|\u4ee4\u724c"
+    # The same in German, French, Spanish, Portuguese, Russian, Japanese, Korean.
+    r"|passwort|kennwort|mot[ _]de[ _]passe|contrase(?:\u00f1|n)a|(?<![a-z])senha|\u043f\u0430\u0440\u043e\u043b\u044c"
+    r"|\u30d1\u30b9\u30ef\u30fc\u30c9|\ube44\ubc00\ubc88\ud638"
 )
 WORD = re.compile(rf"(?i){_WORDS}")
 _TAIL = r"[\w.-]{0,80}+"
@@ -65,12 +68,29 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(\bmysql\w*\b[^\n]{0,200}?\s-p)\S+"), rf"\1{REMOVED}"),
     (re.compile(r"(\b(?:sshpass|login)\b[^\n]{0,200}?\s-p[ =\t]{0,4})[^\s\0]+"), rf"\1{REMOVED}"),
     (re.compile(r"(?i)\b(password|passwd|passphrase)([ \t]+(?:is[ \t]+)?)[^\s:=]\S*"), rf"\1\2{REMOVED}"),
+    # Said in words: what has letters and digits and is as long as a key, or is quoted. After "secret" Kubernetes names
+    # one, in quotes.
+    (
+        re.compile(
+            r"(?i)((?:token|(?<![a-z])(?:api|access|secret)[ _-]?key)[\"']?[ \t]+(?:is[ \t]+)?)"
+            r"(?:(?=[^\s\"']{0,200}\d)(?=[^\s\"']{0,200}[a-z])[\w.~+/=-]{12,}|\"[^\"\n]{4,512}\"|'[^'\n]{4,512}')"
+        ),
+        rf"\1{REMOVED}",
+    ),
+    (re.compile(r"(\b(?:vault)[ \t\0]+login[ \t\0]+)(?!-)[^\s\0=]+(?=[\s\0]|$)"), rf"\1{REMOVED}"),
+    (
+        re.compile(r"(\b(?:echo|printf)[ \t]+)[^\s|]{1,512}([ \t]*\|[^|\n]{0,200}(?:password-stdin|passwd|login))"),
+        rf"\1{REMOVED}\2",
+    ),
     (re.compile(r"(\bwandb[ \t\0]+login[ \t\0]+(?:--relogin[ \t\0]+)?)(?!-)[^\s\0]+"), rf"\1{REMOVED}"),
     (
-        re.compile(r"\b(?:10(?:\.\d{1,3}){3}|192\.168(?:\.\d{1,3}){2}|172\.(?:1[6-9]|2\d|3[01])(?:\.\d{1,3}){2})\b"),
+        re.compile(
+            r"\b(?:10(?:\.\d{1,3}){3}|192\.168(?:\.\d{1,3}){2}|172\.(?:1[6-9]|2\d|3[01])(?:\.\d{1,3}){2}"
+            r"|100\.(?:6[4-9]|[7-9]\d|1[01]\d|12[0-7])(?:\.\d{1,3}){2})\b"
+        ),
         ADDRESS,
     ),
-    (re.compile(r"(?i)(?<![\w:])f[cd][0-9a-f]{2}:[0-9a-f:]{2,}"), ADDRESS),
+    (re.compile(r"(?i)(?<![\w:])(?:f[cd][0-9a-f]{2}|fe[89ab][0-9a-f]):[0-9a-f:]{2,}"), ADDRESS),
 )
 # With a name in them that has to be looked at: what stands below a key of YAML, flags, elements of XML.
 NAMED: tuple[re.Pattern[str], ...] = (
@@ -80,6 +100,7 @@ NAMED: tuple[re.Pattern[str], ...] = (
     ),
     re.compile(r"(?P<head>--(?P<name>[\w.-]{1,80}+)[= \0])(?:\\\r?\n[ \t]{0,80})?[^\s\0]+"),
     re.compile(r"(?P<head><(?P<name>[\w.:-]{1,80}+)>)[^<]*"),
+    re.compile(r"(?P<head>\bkey=\"(?P<name>[\w.:-]{1,80}+)\"[ \t]{1,20}value=)\"[^\"\n]*\""),
 )
 # A variable of a container, as the cluster's objects have it: name and value apart, in YAML and in JSON.
 VARIABLES: tuple[re.Pattern[str], ...] = (
@@ -96,7 +117,7 @@ VARIABLES: tuple[re.Pattern[str], ...] = (
 # its line after a colon, where it may have blanks.
 ASSIGNED = re.compile(
     rf"(?i)(?P<name>(?:{_WORDS}){_TAIL})"
-    r"(?P<sign>(?P<closing>\\*[\"']|&quot;|&\#34;)?[ \t]*(?:=>|:=|=|:|%3[AD])[ \t]*)"
+    r"(?P<sign>(?P<closing>\\*[\"']|&quot;|&\#34;)?[ \t]*(?:=>|:=|=|:|\uff1a|\uff1d|%3[AD])[ \t]*)"
     r"(?:(?P<long>'''|\"\"\")(?:(?!(?P=long))[\s\S]){0,4000}(?P=long)"
     r"|(?P<quote>\\*[\"'])(?:(?!(?P=quote))(?:\\.|[^\\])){0,512}(?P=quote)"
     r"|\{(?:[^{}]|\{[^{}]{0,2000}\}){0,2000}\}|\[[^\[\]]{0,4000}\]"

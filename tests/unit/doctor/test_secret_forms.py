@@ -34,6 +34,12 @@ SHAPES: dict[str, tuple[str, str]] = {
     "login": (f"docker login -u me -p {SECRET} registry.example", SECRET),
     "login by an argument": (f"wandb login --relogin {SECRET}", SECRET),
     "told in a sentence": (f"the password is {SECRET}, keep it", SECRET),
+    "token told in a sentence": (f"with token {SECRET}7, go on", SECRET),
+    "quoted after its name": (f"token '{SECRET}'", SECRET),
+    "variable without a sign": (f"WANDB_API_KEY {SECRET}9", SECRET),
+    "login of a vault": (f"vault login {SECRET}", SECRET),
+    "through a pipe": (f"echo {SECRET} | docker login --password-stdin", SECRET),
+    "key and value": (f'<add key="ApiKey" value="{SECRET}"/>', SECRET),
     "sshpass": (f"sshpass -p {SECRET} ssh h", SECRET),
     "values of a chart": (f"helm upgrade --set auth.password={SECRET},x=1", SECRET),
     # addresses
@@ -124,6 +130,15 @@ SHAPES: dict[str, tuple[str, str]] = {
     "attribute": (f'<user name="a" password="{SECRET}"/>', SECRET),
     "coloured": (f"password: \x1b[31m{SECRET}\x1b[0m", SECRET),
     "Chinese": (f"\u5bc6\u7801: {SECRET}", SECRET),
+    "wide colon": (f"\u5bc6\u7801\uff1a{SECRET}", SECRET),
+    "German": (f"Passwort: {SECRET}", SECRET),
+    "Spanish": (f"contrase\u00f1a = {SECRET}", SECRET),
+    "French": (f"mot de passe : {SECRET}", SECRET),
+    "Russian": (f"\u043f\u0430\u0440\u043e\u043b\u044c: {SECRET}", SECRET),
+    "Japanese": (f"\u30d1\u30b9\u30ef\u30fc\u30c9\uff1a{SECRET}", SECRET),
+    # private networks
+    "shared addresses": ("from 100.64.3.7 port 1", "100.64.3.7"),
+    "link-local": ("from fe80::1ff:fe23:4567:890a%eth0", "fe23:4567"),
     # files of passwords, and a log that was cut
     "netrc": (f"machine h login me password {SECRET}", SECRET),
     "pgpass": (f"host:5432:db:user:{SECRET}", SECRET),
@@ -155,6 +170,10 @@ def test_no_secret_is_left(shape: str) -> None:
         "      - name: NVIDIA_VISIBLE_DEVICES\n        value: all",
         "passed 3, bypass 0, compass, monkey: 7, keys: 3, task: x",
         "failed to get kubeletDevicePluginRegistration",
+        'MountVolume.SetUp failed for volume "cert": secret "tensor-fusion-webhook-secret" not found',
+        "the token has expired, a new token is wanted",
+        "echo 1 | tee /sys/bus/pci/rescan",
+        "from 100.128.0.1 and 8.8.8.8",
         f"{CRI} F step 1 of 2\n{CRI} P half a line\n{CRI} F and its rest",
     ],
 )
@@ -167,6 +186,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
     [
         *("password:{", "password:[", 'token:"""', "a\nPrivate-Lines: ", "eyJabcdefgh.", "host:1:b:", "password:\n "),
         *("Aa1/", "- name: a\n", '"name": "a", ', "---- BEGIN X ----", "login -p", "://a@", "LS0tLS"),
+        *("token ", 'token "', "echo ", "echo a|", "api key is 1", 'key="token" value="', "mot de passe "),
         *(f"{CRI} P token=a\n", "&quot;token&quot;:{", " \n", "a:\n", " a:\n  "),
     ],
 )
