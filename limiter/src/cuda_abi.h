@@ -99,6 +99,16 @@ typedef struct {
     CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
+enum { CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2 };
+enum { CUDA_GRAPH_INSTANTIATE_ERROR = 1 };
+
+typedef struct {
+    uint64_t flags;
+    CUstream hUploadStream;
+    CUgraphNode hErrNode_out;
+    int result_out;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
+
 typedef struct {
     unsigned int Width;
     unsigned int Height;

@@ -48,6 +48,8 @@ bool hv_graph_memory_in_use(void);
 /* Before and after a launch or an upload. Not CUDA_SUCCESS: to be returned to
  * the program; the driver is not called. The second returns the driver's result. */
 CUresult hv_graph_memory_begin(struct hv_graph_launch *launch, CUgraphExec graph);
+CUresult hv_graph_memory_begin_for(struct hv_graph_launch *launch, struct hv_process *process,
+                                   struct hv_graph_needs *needs);
 CUresult hv_graph_memory_end(struct hv_graph_launch *launch, CUresult result);
 
 #endif

@@ -10,6 +10,16 @@ static struct hv_graph_needs *needs_of(uint64_t value)
 
 /* ---- making one ---- */
 
+static CUresult known(CUresult result, struct hv_process *process, CUgraphExec executable, struct hv_graph_needs *needs)
+{
+    if (result == CUDA_SUCCESS && hv_pointer_put(&process->pointers, HV_POINTER_GRAPH, (uint64_t)(uintptr_t)executable,
+                                                 (uint64_t)(uintptr_t)needs))
+        hv_add_acq_rel_32(&process->graphs_with_memory, 1);
+    else
+        hv_os_free_pages(needs, sizeof *needs); /* no memory for it: the daemon sees what it takes */
+    return result;
+}
+
 static CUresult instantiated(CUresult result, const CUgraphExec *executable, CUgraph graph)
 {
     struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
@@ -17,14 +27,7 @@ static CUresult instantiated(CUresult result, const CUgraphExec *executable, CUg
         return result;
     hv_graph_costs_from(process, *executable, graph);
     struct hv_graph_needs *needs = hv_graph_needs_of(graph);
-    if (needs == NULL)
-        return result;
-    if (hv_pointer_put(&process->pointers, HV_POINTER_GRAPH, (uint64_t)(uintptr_t)*executable,
-                       (uint64_t)(uintptr_t)needs))
-        hv_add_acq_rel_32(&process->graphs_with_memory, 1);
-    else
-        hv_os_free_pages(needs, sizeof *needs); /* no memory for it: the daemon sees what it takes */
-    return result;
+    return needs == NULL ? result : known(result, process, *executable, needs);
 }
 
 HV_WRAP(cuGraphInstantiate,
@@ -45,25 +48,51 @@ HV_WRAP(cuGraphInstantiateWithFlags, (CUgraphExec * executable, CUgraph graph, u
     return instantiated(HV_REAL(cuGraphInstantiateWithFlags)(executable, graph, flags), executable, graph);
 }
 
-/* May upload at once, which takes the memory: that is entered by the next launch. */
-HV_WRAP(cuGraphInstantiateWithParams, (CUgraphExec * executable, CUgraph graph, void *parameters))
+typedef int instantiate_type(CUgraphExec *executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters);
+
+/* May upload at once, which takes the memory as a launch does. */
+static CUresult instantiate(CUgraphExec *executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters,
+                            instantiate_type *driver)
 {
-    return instantiated(HV_REAL(cuGraphInstantiateWithParams)(executable, graph, parameters), executable, graph);
+    CUresult refused;
+    struct hv_graph_launch launch;
+    bool uploads = parameters != NULL && (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
+    struct hv_process *process = uploads ? hv_limited_process(&refused) : NULL;
+    struct hv_graph_needs *needs = process == NULL ? NULL : hv_graph_needs_of(graph);
+    if (needs == NULL)
+        return instantiated(driver(executable, graph, parameters), executable, graph);
+    refused = hv_graph_memory_begin_for(&launch, process, needs);
+    if (refused != CUDA_SUCCESS) {
+        parameters->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+        hv_os_free_pages(needs, sizeof *needs);
+        return refused;
+    }
+    CUresult result = hv_graph_memory_end(&launch, driver(executable, graph, parameters));
+    if (result == CUDA_SUCCESS)
+        hv_graph_costs_from(process, *executable, graph);
+    return known(result, process, result == CUDA_SUCCESS ? *executable : NULL, needs);
 }
 
-HV_WRAP(cuGraphInstantiateWithParams_ptsz, (CUgraphExec * executable, CUgraph graph, void *parameters))
+HV_WRAP(cuGraphInstantiateWithParams,
+        (CUgraphExec * executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))
 {
-    return instantiated(HV_REAL(cuGraphInstantiateWithParams_ptsz)(executable, graph, parameters), executable, graph);
+    return instantiate(executable, graph, parameters, HV_REAL(cuGraphInstantiateWithParams));
+}
+
+HV_WRAP(cuGraphInstantiateWithParams_ptsz,
+        (CUgraphExec * executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))
+{
+    return instantiate(executable, graph, parameters, HV_REAL(cuGraphInstantiateWithParams_ptsz));
 }
 
 HV_WRAP(cuGraphExecDestroy, (CUgraphExec executable))
 {
     struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
     uint64_t value;
-    bool known = process != NULL && hv_graph_memory_in_use() &&
+    bool found = process != NULL && hv_graph_memory_in_use() &&
                  hv_pointer_take(&process->pointers, HV_POINTER_GRAPH, (uint64_t)(uintptr_t)executable, &value);
     CUresult result = HV_REAL(cuGraphExecDestroy)(executable);
-    if (!known || (result != CUDA_SUCCESS && hv_pointer_put(&process->pointers, HV_POINTER_GRAPH,
+    if (!found || (result != CUDA_SUCCESS && hv_pointer_put(&process->pointers, HV_POINTER_GRAPH,
                                                             (uint64_t)(uintptr_t)executable, value)))
         return result;
     hv_os_free_pages(needs_of(value), sizeof(struct hv_graph_needs));
@@ -112,6 +141,19 @@ CUresult hv_graph_memory_end(struct hv_graph_launch *launch, CUresult result)
     return result;
 }
 
+CUresult hv_graph_memory_begin_for(struct hv_graph_launch *launch, struct hv_process *process,
+                                   struct hv_graph_needs *needs)
+{
+    launch->count = 0;
+    for (uint32_t i = 0; i < needs->count; i++) {
+        CUresult refused = reserve_share(process, &launch->shares[i], &needs->needs[i]);
+        if (refused != CUDA_SUCCESS)
+            return hv_graph_memory_end(launch, refused);
+        launch->count++;
+    }
+    return CUDA_SUCCESS;
+}
+
 CUresult hv_graph_memory_begin(struct hv_graph_launch *launch, CUgraphExec graph)
 {
     CUresult refused;
@@ -121,14 +163,7 @@ CUresult hv_graph_memory_begin(struct hv_graph_launch *launch, CUgraphExec graph
     if (process == NULL ||
         !hv_pointer_get(&process->pointers, HV_POINTER_GRAPH, (uint64_t)(uintptr_t)graph, &value))
         return refused;
-    struct hv_graph_needs *needs = needs_of(value);
-    for (uint32_t i = 0; i < needs->count; i++) {
-        refused = reserve_share(process, &launch->shares[i], &needs->needs[i]);
-        if (refused != CUDA_SUCCESS)
-            return hv_graph_memory_end(launch, refused);
-        launch->count++;
-    }
-    return CUDA_SUCCESS;
+    return hv_graph_memory_begin_for(launch, process, needs_of(value));
 }
 
 #define UPLOAD(call)                                                                                                  \

@@ -53,6 +53,38 @@ SIM_EXPORTED CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *exec, CUgraph grap
 SIM_EXPORTED CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t size) { ENTER(); return instantiate_old(exec, graph, error_node, log, size); }
 SIM_EXPORTED CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) { ENTER(); return instantiate(exec, graph, flags); }
 
+static void discard(CUgraphExec exec)
+{
+    exec->kind = HANDLE_DEAD;
+    drop_lanes(exec);
+    sim_graph_free(exec->graph);
+    free(exec->sorted);
+    free(exec);
+}
+
+/* What its allocation nodes need is mapped ahead of the launch, and kept for it. */
+static CUresult prepare(CUgraphExec exec)
+{
+    struct memory **taken = calloc(exec->graph->count ? exec->graph->count : 1, sizeof *taken);
+    CUresult result = taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    size_t count = 0;
+    sim_lock_driver();
+    for (size_t i = 0; i < exec->graph->count && result == CUDA_SUCCESS; i++) {
+        CUgraphNode node = exec->sorted[i];
+        struct memory *memory = node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? sim_memory_find(node->allocation.dptr) : NULL;
+        if (!memory || memory->kind != MEMORY_GRAPH || memory->charged)
+            continue;
+        result = sim_graph_memory_take(memory);
+        if (result == CUDA_SUCCESS)
+            taken[count++] = memory;
+    }
+    while (count)
+        sim_graph_memory_give(taken[--count]);
+    sim_unlock_driver();
+    free(taken);
+    return result;
+}
+
 static CUresult instantiate_with(const char *call, int per_thread, CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
     CUresult result = sim_enter(call);
@@ -62,6 +94,11 @@ static CUresult instantiate_with(const char *call, int per_thread, CUgraphExec *
     if (!params)
         return CUDA_ERROR_INVALID_VALUE;
     result = instantiate(exec, graph, params->flags);
+    if (result == CUDA_SUCCESS && (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)) {
+        result = prepare(*exec);
+        if (result != CUDA_SUCCESS)
+            discard(*exec);
+    }
     params->hErrNode_out = NULL;
     params->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
     return result;
@@ -73,11 +110,7 @@ SIM_EXPORTED CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec)
     ENTER();
     if (!sim_exec_valid(exec))
         return CUDA_ERROR_INVALID_VALUE;
-    exec->kind = HANDLE_DEAD;
-    drop_lanes(exec);
-    sim_graph_free(exec->graph);
-    free(exec->sorted);
-    free(exec);
+    discard(exec);
     return CUDA_SUCCESS;
 }
 
@@ -231,7 +264,9 @@ static CUresult upload(const char *call, int per_thread, CUgraphExec exec, CUstr
 {
     CUstream stream;
     CUresult result = sim_enter_stream(call, per_thread, given, &stream);
-    return result == CUDA_SUCCESS && !sim_exec_valid(exec) ? CUDA_ERROR_INVALID_VALUE : result;
+    if (result == CUDA_SUCCESS && !sim_exec_valid(exec))
+        result = CUDA_ERROR_INVALID_VALUE;
+    return result == CUDA_SUCCESS ? prepare(exec) : result;
 }
 DEFINE_TWINS(cuGraphUpload, _ptsz, upload, (CUgraphExec exec, CUstream stream), exec, stream)
 

@@ -160,6 +160,41 @@ def test_graphs_that_were_launched_find_their_memory_again_without_room_for_more
     assert peak(pod) <= GIB
 
 
+def test_an_upload_takes_the_memory_as_a_launch_does(pod: Pod) -> None:
+    source = (
+        NODES
+        + """
+        def uploaded(graph):
+            parameters = ctypes.create_string_buffer(struct.pack("QPPi4x", 2, stream.value, 0, 0))
+            executable = ctypes.c_void_p()
+            result = call("cuGraphInstantiateWithParams", ctypes.byref(executable), graph, parameters)
+            return [result, struct.unpack_from("i", parameters, 24)[0]], executable
+        def graph_of(size):
+            graph, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+            must("cuStreamBeginCapture_v2", stream, 2)
+            must("cuMemAllocAsync", ctypes.byref(pointer), ctypes.c_size_t(size), stream)
+            must("cuMemFreeAsync", pointer, stream)
+            must("cuStreamEndCapture", stream, ctypes.byref(graph))
+            return graph
+        first, executable = uploaded(graph_of(600 * MIB))
+        held, graph = used(), graph_of(500 * MIB)
+        result, pointer = alloc(400 * MIB)
+        second = uploaded(graph)[0]
+        free(pointer)
+        large = allocating((0, 700 * MIB))[0]
+        result, pointer = alloc(400 * MIB)
+        tell([first, held, result, second, call("cuGraphUpload", large, stream), launch_graph(executable)])
+    """
+    )
+    # The second and the one after it share what the device keeps, as far as that goes.
+    assert pod.ask(source) == [[0, 0], 600, 0, [0, 0], 2, 0]
+    assert peak(pod) <= GIB
+    refused = source.replace("500 * MIB", "700 * MIB")
+    assert pod.ask(refused) == [[0, 0], 600, 0, [2, 1], 2, 0]
+    assert peak(pod) <= GIB
+    assert pod.ask(refused, limited=False)[3:] == [[0, 0], 0, 0]
+
+
 @pytest.fixture
 def two(tmp_path: Path, limit_files: Path) -> Pod:
     """A Pod of a machine with several GPUs, limited to 1 GiB on each of the first two."""
