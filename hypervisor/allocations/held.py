@@ -26,6 +26,10 @@ from hypervisor.model import (
 
 if TYPE_CHECKING:
     from hypervisor.allocations.resting import Stillness
+    from hypervisor.allocations.witness import Witness
+
+# A process that has just begun to hold memory comes into the driver's list with the next reading.
+_UNLISTED_READINGS = 2
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class DeviceMemory:
     contracted: float | None = None  # share in force instead of the limit, likewise
     charged_ns: int | None = None  # at the last step that asked
     active_at: float | None = None  # when a charge was last seen
+    witness: Witness | None = None  # what GPM last said of it alone, where the driver tells nothing of processes
     a_launch_ns: float = 0.0  # GPU time that a launch was charged in the mean, as of the last round
     attributed: bool = False  # the driver tells how busy each process is, as of the last round
     aligned: Aligned | None = None  # None before others' turns were read from the file
@@ -58,6 +63,11 @@ class DeviceMemory:
     recent_busy: tuple[tuple[float, float], ...] = ()  # (time, busy ratio) of the last readings
     costs: tuple[LearnedCost, ...] = ()
     costs_at: float = float("-inf")
+
+    @property
+    def is_unlisted(self) -> bool:
+        """Whether the driver leaves out of its list who is there."""
+        return self.unlisted_readings >= _UNLISTED_READINGS
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from hypervisor.allocations.contexts import ContextSizes
@@ -12,6 +13,7 @@ from hypervisor.allocations.pacing import pacing_of
 from hypervisor.allocations.resting import Moment, as_of, rests
 from hypervisor.allocations.steering import Charged, correct, is_under_way
 from hypervisor.allocations.telling import Tell
+from hypervisor.allocations.witness import Witness
 from hypervisor.limits import LimitFileError
 from hypervisor.model import (
     AllocationUsage,
@@ -31,8 +33,6 @@ from hypervisor.model.quantity import format_bytes
 _NS = 1_000_000_000
 # Memory beyond the limit that contexts and modules can explain, for each process.
 _EXPLAINED_BYTES = 512 * 2**20
-# A process that has just begun to hold memory comes into the driver's list with the next reading.
-_UNLISTED_READINGS = 2
 
 
 Observed = Mapping[str, DeviceObservation]  # by UUID
@@ -98,6 +98,9 @@ def _follow_busy(held: Held, place: int, view: DriverView) -> None:
     memory = held.devices[place]
     seen = [process for process in (view.processes or {}).values() if process.busy_ratio is not None]
     at = max((process.busy_observed_at or view.observed_at for process in seen), default=None)
+    busy = _busy(seen)
+    if at is None and (witness := _fresh_witness(memory)) is not None:
+        at, busy = witness.ended_at, witness.ratio
     last, memory.busy_at = memory.busy_at, at
     if at is None or held.files is None:
         return
@@ -105,7 +108,7 @@ def _follow_busy(held: Held, place: int, view: DriverView) -> None:
         if memory.busy_ns is None:
             memory.busy_ns = held.files.shm.control(place).measured_busy_ns
         if last is not None and at > last:
-            memory.busy_ns += round(_busy(seen) * (at - last) * _NS)
+            memory.busy_ns += round(busy * (at - last) * _NS)
         held.files.shm.set_measured_busy(place, memory.busy_ns, round(at * _NS))
     except LimitFileError as error:
         held.lose_files(error)
@@ -156,7 +159,7 @@ def _device_usage(held: Held, place: int, view: DriverView, counts: Counts, burs
             return Figure.absent(held.finding or "the usage file has not been read")
         return Figure(value, FigureSource.LIMITER, survey.at)
 
-    waited, busy = own(counts.blocked_ns), _busy_figure(view)
+    waited, busy = own(counts.blocked_ns), _busy_figure(view, memory)
     return DeviceUsage(
         gpu_uuid=grant.gpu_uuid,
         reserved_bytes=own(_reserved(held, place)),
@@ -189,13 +192,14 @@ def _overhead_figure(memory: DeviceMemory, view: DriverView) -> Figure[int]:
     return Figure(memory.overhead_bytes or 0, FigureSource.DRIVER, view.observed_at)
 
 
-def _busy_figure(view: DriverView) -> Figure[float]:
+def _busy_figure(view: DriverView, memory: DeviceMemory) -> Figure[float]:
     if view.processes is None:
         return Figure.absent(view.absent_reason)
-    seen = list(view.processes.values())
-    if any(process.busy_ratio is None for process in seen):
-        return Figure.absent("the driver gives no samples of processes")
-    return Figure(_busy(seen), FigureSource.DRIVER, _busy_at(view))
+    if _tells_time(view):
+        return Figure(_busy(list(view.processes.values())), FigureSource.DRIVER, _busy_at(view))
+    if (witness := _fresh_witness(memory)) is not None:
+        return Figure(witness.ratio, FigureSource.GPM, witness.ended_at)
+    return Figure.absent("the driver gives no samples of processes")
 
 
 def _is_over(held: Held, place: int, grant: DeviceGrant) -> bool:
@@ -217,13 +221,22 @@ def _enforcement(held: Held, views: tuple[DriverView, ...]) -> Enforcement:
         return Enforcement.NONE
     attributed = all(process.host_pid is not None for process in held.processes) and all(
         view.processes is not None
-        and memory.unlisted_readings < _UNLISTED_READINGS
-        and all(
-            process.memory_bytes is not None and process.busy_ratio is not None for process in view.processes.values()
-        )
+        and not memory.is_unlisted
+        and all(process.memory_bytes is not None for process in view.processes.values())
+        and (_tells_time(view) or _fresh_witness(memory) is not None)
         for view, memory in zip(views, held.devices, strict=True)
     )
     return Enforcement.VERIFIED if attributed else Enforcement.UNVERIFIED
+
+
+def _tells_time(view: DriverView) -> bool:
+    """Does the driver tell how busy each process is?"""
+    return all(process.busy_ratio is not None for process in (view.processes or {}).values())
+
+
+def _fresh_witness(memory: DeviceMemory) -> Witness | None:
+    """GPM's word on the device, where the allocation was alone there a moment ago."""
+    return memory.witness if memory.witness is not None and memory.witness.is_fresh(time.monotonic()) else None
 
 
 def _is_unlisted(held: Held, place: int, view: DriverView) -> bool:

@@ -36,7 +36,6 @@ from hypervisor.model import (
     AllocationSpec,
     AllocationUsage,
     AttachedProcess,
-    BusyWindow,
     DeviceGrant,
     DeviceRequest,
     EventType,
@@ -46,6 +45,7 @@ from hypervisor.model import (
     Refusal,
     RefusalReason,
     Revision,
+    Windows,
 )
 
 _HELD_BY_OTHERS = frozenset(
@@ -256,13 +256,11 @@ class Allocations:
             variables = {**variables, **self.hard.environment(allocation)}
         return variables
 
-    def step(
-        self, inventory: Inventory, windows: Mapping[str, BusyWindow] = MappingProxyType({})
-    ) -> tuple[AllocationUsage, ...]:
+    def step(self, inventory: Inventory, windows: Windows = MappingProxyType({})) -> tuple[AllocationUsage, ...]:
         """One control step at a stretch; see parts()."""
         return drained(self.parts(inventory, windows))
 
-    def parts(self, inventory: Inventory, windows: Mapping[str, BusyWindow]) -> Parts[tuple[AllocationUsage, ...]]:
+    def parts(self, inventory: Inventory, windows: Windows) -> Parts[tuple[AllocationUsage, ...]]:
         """One control step: a sign of life in every file about each second; once for each inventory, and after a while
         without one, slots of the dead, recounts, overhead and figures; the end of allocations whose owner has gone.
 

@@ -7,7 +7,7 @@ allocation's own affair, and is done one by one, with others in between.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from hypervisor.allocations.adoption import Ground, spread_contexts
 from hypervisor.allocations.attendance import settle, survey
@@ -21,7 +21,7 @@ from hypervisor.allocations.parts import Parts
 from hypervisor.allocations.resting import Moment
 from hypervisor.allocations.steering import Sharing, follow, is_steered, share_out
 from hypervisor.limits import LimitFileError, new_survey_buffer
-from hypervisor.model import AllocationPhase, BusyWindow, Inventory, OwnerKind
+from hypervisor.model import AllocationPhase, Inventory, OwnerKind, Windows
 
 # Without a new reading of the GPUs, which comes about once a second, a round comes after this.
 ROUND_SECONDS = 1.5
@@ -50,7 +50,7 @@ class Rounds:
         self._ground = ground
         return self
 
-    def parts(self, all_held: list[Held], inventory: Inventory, windows: Mapping[str, BusyWindow]) -> Parts[list[Held]]:
+    def parts(self, all_held: list[Held], inventory: Inventory, windows: Windows) -> Parts[list[Held]]:
         """Shares always, signs of life and a round when it is time. Gives the allocations that have ended. Between two
         parts grants may be made, changed and ended."""
         began = time.monotonic()

@@ -9,13 +9,14 @@ from operator import is_not
 
 from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.telling import Tell
+from hypervisor.allocations.witness import Witness, is_alone
 from hypervisor.limits import LimitFileError
 from hypervisor.limits.aligned import Aligned
 from hypervisor.limits.control import Correction, Reading
 from hypervisor.limits.lending import EXPIRY_MS, Demand, contract, lend
 from hypervisor.limits.neighbours import expected_turns, holds_until_ms, neighbours
 from hypervisor.limits.turns import Turns
-from hypervisor.model import Allocation, BusyWindow, ComputePolicy, EventType, IsolationMode
+from hypervisor.model import Allocation, BusyWindow, ComputePolicy, DeviceWindow, EventType, IsolationMode, Windows
 from hypervisor.model.allocation import SHARE_FULL_PPM
 
 # An allocation counts as active for so long after a charge: one of 20 ms at a share of a tenth comes each 200 ms.
@@ -35,7 +36,7 @@ class Charged:
     under_way: bool
 
 
-def follow(all_held: Iterable[Held], windows: Mapping[str, BusyWindow], tell: Tell) -> None:
+def follow(all_held: Sequence[Held], windows: Windows, tell: Tell) -> None:
     """Take each new window of the driver into account, for those whose compute is limited; at each control step."""
     for held in all_held:
         if not is_steered(held):
@@ -46,9 +47,10 @@ def follow(all_held: Iterable[Held], windows: Mapping[str, BusyWindow], tell: Te
                 memory.window_at = None
             elif window.ended_at != memory.window_at:
                 memory.window_at = window.ended_at
-                own = _own_pids(held)
-                if own is not None:
-                    _tell_of_neighbours(held, place, window, own)
+                exact, own = isinstance(window, DeviceWindow), _own_pids(held)
+                seen = _by_process(held, place, window, all_held)
+                if own is not None and seen is not None:
+                    _tell_of_neighbours(held, place, seen, own)
                 charged = _charged(held, place, memory)
                 if charged is not None:
                     known = Charged(
@@ -57,8 +59,8 @@ def follow(all_held: Iterable[Held], windows: Mapping[str, BusyWindow], tell: Te
                         a_launch_ns=memory.a_launch_ns,
                         under_way=is_under_way(held, place, charged),
                     )
-                    busy = _busy_in(held, window) if memory.attributed else None
-                    _correct_in_a_row(held, place, busy, window.ended_at, known, tell)
+                    busy = _busy_in(held, seen) if seen is not None and (memory.attributed or exact) else None
+                    _correct_in_a_row(held, place, busy, window.ended_at, known, tell, exact=exact)
 
 
 def _own_pids(held: Held) -> set[int] | None:
@@ -96,6 +98,20 @@ def is_under_way(held: Held, place: int, charged_ns: int) -> bool:
     return any(slot.devices and slot.devices[place].unfinished_ns for slot in held.survey.slots)
 
 
+def _by_process(
+    held: Held, place: int, window: BusyWindow | DeviceWindow, all_held: Sequence[Held]
+) -> BusyWindow | None:
+    """A window of a device as one of processes: of this allocation's alone, so that it does not matter of which. None
+    where others may have been there."""
+    if isinstance(window, BusyWindow):
+        return window
+    memory, own = held.devices[place], _own_pids(held)
+    if not own or memory.is_unlisted or not is_alone(held, window, all_held) or not 0 <= window.ratio <= 1:
+        return None
+    memory.witness = Witness(ended_at=window.ended_at, ratio=window.ratio)
+    return BusyWindow(ended_at=window.ended_at, ratios={min(own): window.ratio})
+
+
 def _busy_in(held: Held, window: BusyWindow) -> float | None:
     pids = _own_pids(held)
     return None if pids is None else min(sum(window.ratios.get(pid, 0.0) for pid in pids), 1.0)
@@ -109,12 +125,12 @@ def correct(held: Held, place: int, busy_ratio: float | None, busy_at: float, ch
 
 
 def _correct_in_a_row(
-    held: Held, place: int, busy_ratio: float | None, busy_at: float, charged: Charged, tell: Tell
+    held: Held, place: int, busy_ratio: float | None, busy_at: float, charged: Charged, tell: Tell, *, exact: bool
 ) -> None:
     """The same where no window is missed: each is compared with what was done in it, once that is known."""
     if not _is_corrected(held) or held.files is None or held.files.usage is None:
         return
-    reading, memory = _reading(held, place, busy_ratio, busy_at, charged), held.devices[place]
+    reading, memory = _reading(held, place, busy_ratio, busy_at, charged, exact=exact), held.devices[place]
     try:
         if memory.aligned is None:
             written = held.files.shm.control(place).others_ppm
@@ -133,7 +149,9 @@ def _is_corrected(held: Held) -> bool:
     return held.allocation.spec.isolation is IsolationMode.SOFT and held.files is not None
 
 
-def _reading(held: Held, place: int, busy_ratio: float | None, busy_at: float, charged: Charged) -> Reading:
+def _reading(
+    held: Held, place: int, busy_ratio: float | None, busy_at: float, charged: Charged, *, exact: bool = False
+) -> Reading:
     memory, grant = held.devices[place], held.allocation.grants[place]
     return Reading(
         busy_ratio=busy_ratio,
@@ -144,6 +162,7 @@ def _reading(held: Held, place: int, busy_ratio: float | None, busy_at: float, c
         under_way=charged.under_way,
         share=_share_in_force(memory, grant.limit_share_ppm / SHARE_FULL_PPM),
         processes=len(held.processes),
+        exact=exact,
     )
 
 

@@ -19,6 +19,7 @@ from hypervisor.gpu import library, nvml_memory_limits, nvml_mig, survey, wire
 from hypervisor.gpu.codes import SUCCESS, UNINITIALIZED
 from hypervisor.gpu.events import EventWatch
 from hypervisor.gpu.nvml import Nvml, NvmlUnusableError
+from hypervisor.gpu.nvml_gpm import GpmWatch
 
 
 class Reader:
@@ -29,6 +30,7 @@ class Reader:
         self._nvml: Nvml | None = None
         self._cards: dict[str, survey.Card] = {}
         self._watch: EventWatch | None = None
+        self._gpm = GpmWatch()
 
     def reply(self, request: wire.Request) -> wire.Reply:
         """The one reply to a request."""
@@ -43,8 +45,8 @@ class Reader:
                 return survey.place(self._nvml, self._cards[slot], self._cards)
             case wire.Read(slot):
                 return survey.read(self._nvml, self._cards[slot])
-            case wire.Sampling(slot):
-                return survey.samples(self._nvml, self._cards[slot])
+            case wire.Sampling(slot) | wire.Gpm(slot):
+                return self._sampled(self._nvml, self._cards[slot], request)
             case wire.Health(slot):
                 return self._health(self._nvml, self._cards[slot])
             case wire.Events():
@@ -75,6 +77,11 @@ class Reader:
             library=nvml.path,
             simulated=library.is_simulated(),
         )
+
+    def _sampled(self, nvml: Nvml, card: survey.Card, request: wire.Sampling | wire.Gpm) -> wire.Reply:
+        if isinstance(request, wire.Gpm):
+            return self._gpm.take(nvml, card, request.targets)
+        return survey.samples(nvml, card)
 
     def _health(self, nvml: Nvml, card: survey.Card) -> wire.HealthDone:
         if self._watch is None:

@@ -167,7 +167,12 @@ def update(
         capacity = _judge_capacity(record.capacity, told.memory, bounds, now, panel)
         memory = _judge_memory_use(record.memory, told.memory, capacity, now, panel)
     activity, problem = processes.combine(
-        record.activity, told.processes, told.samples, now=now, wall_offset=wall_offset
+        record.activity,
+        told.processes,
+        told.samples,
+        now=now,
+        wall_offset=wall_offset,
+        gpu_percent=told.utilization.value[0] if told.utilization.value is not None else None,
     )
     # A list of processes is believed as soon as there is one: an old list is worse than none.
     panel.lets_pass("processes", known=False, problem=problem, reason="failed")
@@ -257,7 +262,7 @@ def unreadable(record: DeviceRecord, code: int) -> DeviceRecord:
     stale = as_stale(record)
     return replace(
         stale,
-        activity=processes.Activity(None, record.activity.busy),
+        activity=replace(record.activity, processes=None),
         health=health,
         code=code,
         problems=(words(code),),

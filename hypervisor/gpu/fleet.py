@@ -379,6 +379,11 @@ class Fleet:
         """UUIDs of a card and its MIG devices."""
         return (card.uuid, *card.instances)
 
+    def gpu_instances(self, card: CardState) -> dict[str, int]:
+        """Number of the GPU instance that each MIG device of a card is in; none where it is not divided."""
+        parts = {uuid: self.records[uuid].identity.partition for uuid in card.instances} if card.mig_enabled else {}
+        return {uuid: part.gpu_instance_id for uuid, part in parts.items() if part is not None}
+
     def published_of(self, card: CardState) -> tuple[str, ...]:
         """UUIDs that are offered: a divided card is its instances; itself only when it has none."""
         return card.instances if card.mig_enabled and card.instances else (card.uuid,)

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hypervisor.gpu import wire
-from hypervisor.gpu.codes import ErrorClass, classify, words
+from hypervisor.gpu.codes import NOT_SUPPORTED, ErrorClass, classify, words
 from hypervisor.gpu.wire import Answer
-from hypervisor.model.busy import BusyWindow
+from hypervisor.model.busy import BusyWindow, DeviceWindow
 from hypervisor.model.gpu import ProcessOnGpu
 
 # The longest window of a driver: before it is over, no new sample says nothing about a process.
 SAMPLE_WINDOW_SECONDS = 1.2
+# Some drivers never have a sample of anybody and say so as if all were idle (reported of Blackwell). After so long, in
+# which the GPU itself was at work, that is what it is.
+SILENT_SECONDS = 3.0
 # The driver stamps samples with wall time, which may have been set since.
 MOST_SAMPLE_AGE_SECONDS = 60.0
 # Drivers round up beyond 100; far beyond, a value is no percentage.
@@ -33,6 +36,15 @@ class Activity:
 
     processes: tuple[ProcessOnGpu, ...] | None = None
     busy: Mapping[int, Busy] = field(default_factory=dict)
+    silent_since: float | None = None  # no sample of anybody since then, although the GPU was at work
+
+    def is_silent(self, now: float) -> bool:
+        """Whether no samples say that there never are any, and not that nobody is busy."""
+        return self.silent_since is not None and now - self.silent_since >= SILENT_SECONDS
+
+    def believed(self, samples: Answer[list[wire.Sample]], now: float) -> Answer[list[wire.Sample]]:
+        """Samples, or that the driver has none."""
+        return Answer(None, NOT_SUPPORTED) if samples.value == [] and self.is_silent(now) else samples
 
 
 def combine(
@@ -42,16 +54,20 @@ def combine(
     *,
     now: float,
     wall_offset: float,
+    gpu_percent: int | None = None,
 ) -> tuple[Activity, str]:
-    """Processes of this round, and a problem or "". wall_offset is wall time less CLOCK_MONOTONIC, in seconds.
+    """Processes of this round, and a problem or "". wall_offset is wall time less CLOCK_MONOTONIC, in seconds;
+    gpu_percent how busy the GPU says that it is as a whole.
 
     A list that failed gives no processes: who is on the card is then not known, which is told and not guessed.
     """
+    silent_since = _silent_since(last, listed, samples, gpu_percent, now)
+    samples = Activity(silent_since=silent_since).believed(samples, now)
     sampled = average(samples.value or (), now=now, wall_offset=wall_offset)
     busy = {**last.busy, **sampled}
     if listed.value is None:
         absent = classify(listed.code) is ErrorClass.ABSENT
-        return Activity(None, busy), "" if absent else f"list of processes: {words(listed.code)}"
+        return Activity(None, busy, silent_since), "" if absent else f"list of processes: {words(listed.code)}"
     kept: dict[int, Busy] = {}
     found = []
     for process in listed.value:
@@ -66,7 +82,23 @@ def combine(
                 busy_observed_at=own.observed_at if own else None,
             )
         )
-    return Activity(tuple(found), kept), ""
+    return Activity(tuple(found), kept, silent_since), ""
+
+
+def _silent_since(
+    last: Activity,
+    listed: Answer[list[wire.Process]],
+    samples: Answer[list[wire.Sample]],
+    gpu_percent: int | None,
+    now: float,
+) -> float | None:
+    if samples.value != []:
+        return None
+    if last.is_silent(now):
+        return last.silent_since  # until a sample comes: that nobody is busy for a while changes nothing
+    if not listed.value or not gpu_percent:
+        return None
+    return last.silent_since if last.silent_since is not None else now
 
 
 def _busy_of(pid: int, busy: Mapping[int, Busy], samples: Answer[list[wire.Sample]], now: float) -> Busy | None:
@@ -95,13 +127,14 @@ def average(samples: tuple[wire.Sample, ...] | list[wire.Sample], *, now: float,
 
 
 def next_window(
-    last: BusyWindow | None, samples: Answer[list[wire.Sample]], *, now: float, wall_offset: float
+    last: BusyWindow | DeviceWindow | None, samples: Answer[list[wire.Sample]], *, now: float, wall_offset: float
 ) -> BusyWindow | None:
     """The window that new samples tell of; the last one while the driver says nothing new, None where it never does.
 
     All samples of a window come together, so a process without one had nothing to do in it. Where nobody has one for
     longer than any window lasts, nobody has.
     """
+    last = last if isinstance(last, BusyWindow) else None
     if samples.value is None:
         return None if classify(samples.code) is ErrorClass.ABSENT else last
     found = average(samples.value, now=now, wall_offset=wall_offset)

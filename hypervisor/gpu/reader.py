@@ -30,7 +30,7 @@ from hypervisor.gpu.session import AnsweredLateError, Known, Session, Turn, driv
 from hypervisor.gpu.spare import Spare, Work
 from hypervisor.gpu.statistics import GpuReaderStatistics
 from hypervisor.gpu.system import system_info
-from hypervisor.model.busy import BusyWindow
+from hypervisor.model.busy import Windows
 from hypervisor.model.health import HealthCode
 from hypervisor.model.inventory import Inventory
 from hypervisor.model.refusal import Refusal, RefusalReason
@@ -230,7 +230,7 @@ class GpuReader:
         self._known.health.owner_of = owner_of
 
     @property
-    def windows(self) -> Mapping[str, BusyWindow]:
+    def windows(self) -> Windows:
         """By UUID, how busy the processes were in the last window of those GPUs that sample() named."""
         return self._known.windows
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import trio
 
 from hypervisor.config import Settings
-from hypervisor.gpu import failures, processes, wire
+from hypervisor.gpu import failures, gpm, processes, wire
 from hypervisor.gpu.conditions import Finding
 from hypervisor.gpu.failures import UnusableError
 from hypervisor.gpu.fleet import SURVEY_SECONDS, CardState, Fleet
 from hypervisor.gpu.health.monitor import HealthMonitor
 from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import ReaderGoneError, ReaderHungError, ReaderProcess, ReaderWasGoneError
-from hypervisor.gpu.slots import EVENTS_SLOT, slot_of
+from hypervisor.gpu.slots import EVENTS_SLOT, gpm_slot, slot_of
 from hypervisor.gpu.spare import Prepared
 from hypervisor.gpu.statistics import Counters
-from hypervisor.model.busy import BusyWindow
+from hypervisor.model.busy import BusyWindow, DeviceWindow
 from hypervisor.model.health import HealthState
 
 Expected = TypeVar("Expected", bound=wire.Reply)
@@ -67,7 +68,7 @@ class Known:
     opened: wire.Opened | None = None
     sampled: frozenset[str] = frozenset()  # UUIDs of the GPUs whose processes are to be looked at between rounds
     sampling_wanted: trio.Event = field(default_factory=trio.Event)  # set while there are some
-    windows: dict[str, BusyWindow] = field(default_factory=dict)  # of these, by UUID
+    windows: dict[str, BusyWindow | DeviceWindow] = field(default_factory=dict)  # of these, by UUID
     renewal_seconds: float = FIRST_RENEWAL_SECONDS
     events_told: trio.Event = field(default_factory=trio.Event)  # replaced with each answer about events
 
@@ -221,16 +222,40 @@ class Session:
         if not known.sampled:
             return
         for card in known.fleet.cards_to_read():
-            if card.uuid not in known.sampled or card.mig_enabled:
-                continue
-            told = await self._ask(wire.Sampling(card.slot), wire.Sampled, slow=SLOW_SECONDS)
-            now = time.monotonic()
-            last = known.windows.get(card.uuid)
-            window = processes.next_window(last, told.samples, now=now, wall_offset=time.time() - now)
-            if window is not None:
-                known.windows[card.uuid] = window
-            else:
-                known.windows.pop(card.uuid, None)
+            wanted = known.sampled.intersection(known.fleet.devices_of(card))
+            if not card.mig_enabled and card.uuid in wanted:
+                told = await self._ask(wire.Sampling(card.slot), wire.Sampled, slow=SLOW_SECONDS)
+                now = time.monotonic()
+                last = known.windows.get(card.uuid)
+                samples = known.fleet.records[card.uuid].activity.believed(told.samples, now)
+                window = processes.next_window(last, samples, now=now, wall_offset=time.time() - now)
+                if window is not None:
+                    known.windows[card.uuid] = window
+                    continue
+                if isinstance(last, BusyWindow):
+                    del known.windows[card.uuid]
+            if wanted and not known.fleet.is_suspect(gpm_slot(card.slot)):
+                await self._ask_gpm(card, wanted)
+
+    async def _ask_gpm(self, card: CardState, wanted: AbstractSet[str]) -> None:
+        """Windows of a card or its instances as a whole, where the driver has no samples of their processes."""
+        known, fleet = self._known, self._known.fleet
+        targets = gpm.targets_of(card.uuid, fleet.gpu_instances(card), wanted)
+        if not targets:
+            return
+        told = await self._ask(wire.Gpm(card.slot, targets), wire.GpmTold, slow=SLOW_SECONDS)
+        fleet.on_answer(gpm_slot(card.slot))
+        now = time.monotonic()
+        for reading in told.readings:
+            wrong = gpm.wrong_with(reading, now=now)
+            for uuid in wanted & set(reading.target.uuids):
+                if wrong:
+                    known.counters.add_rejections(uuid, [("gpm", wrong)])
+                window = gpm.next_window(known.windows.get(uuid), reading, now=now)
+                if window is not None:
+                    known.windows[uuid] = window
+                else:
+                    known.windows.pop(uuid, None)
 
     async def _round(self, begun: float) -> None:
         fleet, counters = self._known.fleet, self._known.counters
@@ -262,6 +287,10 @@ class Session:
         for card in fleet.suspects_to_read(now=begun):
             if self._may_hang_again(card.slot):
                 await self._read([card])
+        for card in fleet.cards_to_read():
+            slot, wanted = gpm_slot(card.slot), self._known.sampled.intersection(fleet.devices_of(card))
+            if wanted and not fleet.quarantined(slot, now=begun) and self._may_hang_again(slot):
+                await self._ask_gpm(card, wanted)
 
     def _may_hang_again(self, slot: str | None) -> bool:
         """Whether to ask once more about what has hung: only with another reader at hand, as long as one can be had."""

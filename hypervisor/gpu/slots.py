@@ -6,11 +6,18 @@ from hypervisor.gpu import wire
 
 # Not a card: the event set, which can hang like a card and must not take the cards with it.
 EVENTS_SLOT = "events"
+# Before a card's slot: its GPM, which may hang where all that matters of the card answers.
+_GPM = "gpm:"
 
 
 def by_index(index: int) -> str:
     """The slot of a card whose bus id is not known."""
     return f"index:{index}"
+
+
+def gpm_slot(slot: str) -> str:
+    """The slot of a card's GPM."""
+    return _GPM + slot
 
 
 def slot_of(request: wire.Request) -> str | None:
@@ -20,6 +27,8 @@ def slot_of(request: wire.Request) -> str | None:
             return bus_id or by_index(index or 0)
         case wire.Survey(slot) | wire.Read(slot) | wire.Sampling(slot) | wire.Health(slot):
             return slot
+        case wire.Gpm(slot):
+            return gpm_slot(slot)
         case wire.Events():
             return EVENTS_SLOT
     return None

@@ -201,6 +201,21 @@ class Sampling(msgspec.Struct, frozen=True, tag=True):
     slot: str
 
 
+class GpmTarget(msgspec.Struct, frozen=True, array_like=True):
+    """A card as a whole (gpu_instance None) or a GPU instance of it, by the UUIDs of all devices that it is."""
+
+    gpu_instance: int | None
+    uuids: tuple[str, ...]
+
+
+class Gpm(msgspec.Struct, frozen=True, tag=True):
+    """Tell how busy parts of an attached GPU were since this was last asked, and who was on them. What is not named any
+    more is forgotten."""
+
+    slot: str
+    targets: list[GpmTarget]
+
+
 class Health(msgspec.Struct, frozen=True, tag=True):
     """Watch the events of an attached GPU, if that is not done yet, and then tell its state of health."""
 
@@ -311,6 +326,24 @@ class Sampled(msgspec.Struct, frozen=True, tag=True):
     samples: Answer[list[Sample]]
 
 
+class GpmReading(msgspec.Struct, frozen=True, array_like=True):
+    """Percent of the time between two moments (CLOCK_MONOTONIC, seconds) in which something ran on a target, and the
+    host pids that were listed there at either moment; None where a list could not be read. One that is not told may
+    be asked again: a window has only begun."""
+
+    target: GpmTarget
+    busy_percent: Answer[float]
+    begun_at: float = 0.0
+    ended_at: float = 0.0
+    pids: list[int] | None = None
+
+
+class GpmTold(msgspec.Struct, frozen=True, tag=True):
+    """What GPM says of the targets that have a window, or can't have one."""
+
+    readings: list[GpmReading]
+
+
 class HealthDone(msgspec.Struct, frozen=True, tag=True):
     """State of health of a card, in NVML's numbers.
 
@@ -381,11 +414,11 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = (
-    Open | Attach | Survey | Read | Sampling | Health | Events | MigLook | MigCreate | MigDestroy | MigEnable
+    Open | Attach | Survey | Read | Sampling | Gpm | Health | Events | MigLook | MigCreate | MigDestroy | MigEnable
     | MemoryLimit | Count
 )  # fmt: skip
 Reply = (
-    Opened | Failed | Attached | Surveyed | ReadDone | Sampled | HealthDone | EventsDone | MigTold | MigDone
+    Opened | Failed | Attached | Surveyed | ReadDone | Sampled | GpmTold | HealthDone | EventsDone | MigTold | MigDone
     | MemoryLimitTold | Counted
 )  # fmt: skip
 

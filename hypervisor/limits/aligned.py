@@ -98,6 +98,6 @@ class Aligned:
                 laid=covered_ns / _NS,
                 own=own,
                 window=window,
-                processes=ready.reading.processes,
+                processes=ready.reading.summands,
             )
         return covered_ns * self.turns.own_part(max(own, 1.0))

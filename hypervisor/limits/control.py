@@ -62,8 +62,9 @@ class Reading:
     does not say), GPU time charged so far at charged_at and how much of that a launch was in the mean, and the share in
     force, what was lent included. covered_ns: on top of that, the time up to busy_at in which long launches were under
     way. under_way: charged work has not ended, and none was charged, since a while before. processes: whose busy
-    ratios were added up, each told in whole percents. by_moments: charged_ns leaves out what covered_ns tells.
-    relearned: the limiter found out in it, or just after it, that work takes much longer or shorter than before."""
+    ratios were added up, each told in whole percents; exact: busy_ratio is one figure that is not rounded.
+    by_moments: charged_ns leaves out what covered_ns tells. relearned: the limiter found out in it, or just after it,
+    that work takes much longer or shorter than before."""
 
     busy_ratio: float | None
     busy_at: float
@@ -74,8 +75,14 @@ class Reading:
     under_way: bool = False
     covered_ns: int = 0
     processes: int = 1
+    exact: bool = False
     by_moments: bool = False
     relearned: bool = False
+
+    @property
+    def summands(self) -> int:
+        """How many whole percents the busy ratio is the sum of."""
+        return 1 if self.exact else max(self.processes, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +277,8 @@ class Correction:
     def _off(self, evidence: _Evidence) -> float:
         """What the ratio may be off by, so that no more than the rest of a difference is proven: several whole percents
         may all be off in the same way, which no number of readings takes away."""
-        processes = max(self.last.processes, 1) if self.last is not None else 1
-        return HALF_A_PERCENT * (processes - 1) * evidence.count / evidence.u
+        summands = self.last.summands if self.last is not None else 1
+        return HALF_A_PERCENT * (summands - 1) * evidence.count / evidence.u
 
     def _dead(self, evidence: _Evidence) -> float:
         """What of a difference is no reason to move."""

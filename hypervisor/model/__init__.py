@@ -17,7 +17,7 @@ from hypervisor.model.allocation import (
     QosClass,
     Resources,
 )
-from hypervisor.model.busy import BusyWindow
+from hypervisor.model.busy import BusyWindow, DeviceWindow, Windows
 from hypervisor.model.diagnosis import CheckResult, Diagnosis, SkipReason, Verdict
 from hypervisor.model.event import Event, EventType, ObjectKind, ObjectReference
 from hypervisor.model.figure import Figure, FigureSource
@@ -53,6 +53,7 @@ __all__ = [
     "DeviceObservation",
     "DeviceRequest",
     "DeviceUsage",
+    "DeviceWindow",
     "Diagnosis",
     "Enforcement",
     "Event",
@@ -89,6 +90,7 @@ __all__ = [
     "SystemInfo",
     "TopologyLink",
     "Verdict",
+    "Windows",
     "Worker",
     "WorkerPhase",
     "WorkerSpec",

@@ -13,3 +13,19 @@ class BusyWindow:
 
     ended_at: float
     ratios: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWindow:
+    """Where the driver tells nothing of single processes: the share of a window, 0 to 1, with a kernel of anybody
+    resident. uuids are the devices that it is about, more than one where MIG devices share a GPU instance; pids who was
+    listed on them at its begin or its end, None where that is not known."""
+
+    begun_at: float
+    ended_at: float
+    ratio: float
+    uuids: frozenset[str]
+    pids: frozenset[int] | None
+
+
+Windows = Mapping[str, BusyWindow | DeviceWindow]  # by UUID of the device

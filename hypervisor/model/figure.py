@@ -19,6 +19,7 @@ class FigureSource(Enum):
     LIMITER = "limiter"
     SYSTEM = "system"
     PARENT = "parent"
+    GPM = "gpm"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from hypervisor.allocations.parts import Parts
-from hypervisor.model import Allocation, AllocationUsage, BusyWindow, Inventory
+from hypervisor.model import Allocation, AllocationUsage, Inventory, Windows
 
 
 class Sampler(Protocol):
     """What is needed of the gpu-reader."""
 
     @property
-    def windows(self) -> Mapping[str, BusyWindow]: ...
+    def windows(self) -> Windows: ...
 
     def sample(self, uuids: frozenset[str]) -> None: ...
 
@@ -30,7 +29,7 @@ class Sampled(Protocol):
     @property
     def calm(self) -> bool: ...
 
-    def parts(self, inventory: Inventory, windows: Mapping[str, BusyWindow]) -> Parts[tuple[AllocationUsage, ...]]: ...
+    def parts(self, inventory: Inventory, windows: Windows) -> Parts[tuple[AllocationUsage, ...]]: ...
 
 
 class SampledSteps:

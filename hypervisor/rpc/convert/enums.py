@@ -27,6 +27,7 @@ FIGURE_SOURCES: Mapping[FigureSource, pb.FigureSource] = {
     FigureSource.LIMITER: pb.FIGURE_SOURCE_LIMITER,
     FigureSource.SYSTEM: pb.FIGURE_SOURCE_SYSTEM,
     FigureSource.PARENT: pb.FIGURE_SOURCE_PARENT,
+    FigureSource.GPM: pb.FIGURE_SOURCE_GPM,
 }
 HEALTH_STATES: Mapping[HealthState, pb.HealthState] = {
     HealthState.HEALTHY: pb.HEALTH_STATE_HEALTHY,

@@ -52,10 +52,10 @@ class Simulated:
 def make_machine(path: Path, profile: str, *, driver: str = "") -> Iterator[Simulated]:
     """A machine of a profile; on another driver than the profile's, where one is named."""
     spec = load_profile(profile)
-    yield from _made(path, replace(spec, system=replace(spec.system, driver_version=driver)) if driver else spec)
+    yield from made(path, replace(spec, system=replace(spec.system, driver_version=driver)) if driver else spec)
 
 
-def _made(path: Path, spec: MachineSpec) -> Iterator[Simulated]:
+def made(path: Path, spec: MachineSpec) -> Iterator[Simulated]:
     create(path, spec)
     machine = Machine.open(path)
     try:
@@ -84,7 +84,7 @@ def older(tmp_path: Path) -> Iterator[Simulated]:
 @pytest.fixture
 def divided(tmp_path: Path) -> Iterator[Simulated]:
     """Four cards, the last of which is divided."""
-    yield from _made(tmp_path / "machine", parse_machine(DIVIDED, "divided", profile="divided"))
+    yield from made(tmp_path / "machine", parse_machine(DIVIDED, "divided", profile="divided"))
 
 
 @pytest.fixture

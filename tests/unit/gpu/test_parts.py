@@ -184,6 +184,6 @@ def test_only_the_shim_imports_the_vendor_s_wrapper() -> None:
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if "pynvml" in names:
                 importers.add(str(file.relative_to(root)))
-    neighbours = ("events", "memory_limits", "mig", "processes", "readings", "state")
+    neighbours = ("events", "gpm", "memory_limits", "mig", "processes", "readings", "state")
     shim = {"compute_mode", "nvml", *(f"nvml_{each}" for each in neighbours)}
     assert importers == {f"gpu/{name}.py" for name in shim}

@@ -53,6 +53,50 @@ def test_no_samples_at_all_is_unknown_and_not_idle() -> None:
     assert told.processes[0].busy_ratio is None
 
 
+def after_rounds(
+    last: Activity, samples: Answer[list[Sample]], *, count: int, gpu_percent: int | None = 40, at: float = NOW
+) -> Activity:
+    """One second apart."""
+    for second in range(count):
+        last, _ = processes.combine(
+            last, Answer([Process(1, 100)]), samples, now=at + second, wall_offset=OFFSET, gpu_percent=gpu_percent
+        )
+    return last
+
+
+def ratio_of(told: Activity) -> float | None:
+    assert told.processes is not None
+    return told.processes[0].busy_ratio
+
+
+def test_a_driver_that_never_has_a_sample_while_the_gpu_is_at_work_says_nothing() -> None:
+    """HAMi 403, 601, 2015: its answer is that of a card on which all are idle."""
+    for short, long in ((1, 4), (3, 9)):
+        assert ratio_of(after_rounds(Activity(), Answer([]), count=short)) == 0.0
+        silent = after_rounds(Activity(), Answer([]), count=long)
+        assert ratio_of(silent) is None
+        assert silent.believed(Answer([]), NOW + long).value is None
+        # It stays so while nobody works for a while, and until there is a sample.
+        assert ratio_of(after_rounds(silent, Answer([]), count=5, gpu_percent=0, at=NOW + long)) is None
+        told = Answer([Sample(1, us(NOW + long), 30)])
+        assert silent.believed(told, NOW + long) is told
+        spoken = after_rounds(silent, told, count=1, at=NOW + long)
+        assert ratio_of(spoken) == 0.3
+        assert ratio_of(after_rounds(spoken, Answer([]), count=2, at=NOW + long + 2)) == 0.0
+
+
+@pytest.mark.parametrize("gpu_percent", [0, None])
+def test_a_card_at_rest_says_that_all_are_idle(gpu_percent: int | None) -> None:
+    assert ratio_of(after_rounds(Activity(), Answer([]), count=9, gpu_percent=gpu_percent)) == 0.0
+
+
+def test_a_gpu_that_works_for_nobody_who_is_listed_says_nothing_of_samples() -> None:
+    last = Activity()
+    for second in range(9):
+        last, _ = processes.combine(last, Answer([]), Answer([]), now=NOW + second, wall_offset=OFFSET, gpu_percent=90)
+    assert ratio_of(after_rounds(last, Answer([]), count=1, at=NOW + 9)) == 0.0
+
+
 def window(last: BusyWindow | None, samples: Answer[list[Sample]], now: float = NOW) -> BusyWindow | None:
     return processes.next_window(last, samples, now=now, wall_offset=OFFSET)
 
