@@ -15,6 +15,7 @@ EXPORT uint64_t fake_used;
 EXPORT uint64_t fake_frees;
 EXPORT uint64_t fake_launches;
 EXPORT int fake_fail_next; /* error of the next allocation */
+EXPORT uint64_t fake_asked; /* which device the thread has */
 EXPORT int fake_device_uuid = 1; /* last byte of the device's UUID */
 
 static __thread int current = 1;
@@ -43,6 +44,7 @@ EXPORT int cuDriverGetVersion(int *version)
 
 EXPORT int cuCtxGetDevice(int *device)
 {
+    __atomic_fetch_add(&fake_asked, 1, __ATOMIC_RELAXED);
     if (!current)
         return 201;
     *device = 0;

@@ -42,7 +42,7 @@ RACE = """
 """
 
 
-@pytest.mark.parametrize("make", ["alloc", "array"])
+@pytest.mark.parametrize("make", ["alloc", pytest.param("array", marks=pytest.mark.slow)])
 def test_memory_of_the_next_context_does_not_go_with_the_one_before(pod: Pod, make: str) -> None:
     with pod.running(ARRAY + RACE.replace("MAKE", make)) as process:
         assert heard(process) == "ended"

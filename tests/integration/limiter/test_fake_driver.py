@@ -14,10 +14,14 @@ OUT_OF_MEMORY = 2
 UNKNOWN_POINTER, EXPORT_TABLE = 4, 6  # enum hv_message_code
 
 
+@pytest.fixture(scope="module")
+def library(build: Callable[..., Path]) -> Path:
+    return build("fake/libcuda.so.1", "fake_driver.c", flags=("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"))
+
+
 @pytest.fixture
-def fake(pod: Pod, build: Callable[..., Path], tmp_path: Path) -> Callable[..., object]:
+def fake(pod: Pod, library: Path) -> Callable[..., object]:
     """Runs a program on the driver of limiter/tests/fake_driver.c, limited to 1 GiB."""
-    library = build("libcuda.so.1", "fake_driver.c", flags=("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"))
     pod.files.run("make", UUID, GIB, 1_000_000)
 
     def ask(source: str, **variables: str) -> object:
@@ -187,3 +191,28 @@ def test_a_limit_follows_the_uuid_in_every_order_of_devices(
         tell(totals)
     """
     assert fake(source, CUDA_DEVICE_ORDER=order) == totals
+
+
+def test_the_device_of_a_thread_is_known_without_asking_the_driver(fake: Callable[[str], object], pod: Pod) -> None:
+    """A thread whose context came past the wrappers asks once, and again when its context may be another."""
+    pod.files.run("make", UUID, GIB, 500_000)
+    pod.files.run("flags", 0)
+    assert fake("""
+        def asked():
+            return ctypes.c_uint64.in_dll(cuda, "fake_asked").value
+        def work():
+            for _ in range(20):
+                must("cuMemFree_v2", alloc(MIB)[1])
+                must("cuLaunchKernel", function, 1, 1, 1, 32, 1, 1, 0, None, None, None)
+        context, function = start(), kernel(1)
+        work()
+        seen = [asked()]
+        must("cuCtxSetCurrent", context)
+        work()
+        seen.append(asked())
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        seen.append(asked())
+        tell(seen)
+    """) == [0, 0, 1]
