@@ -10,7 +10,7 @@ from operator import is_not
 from hypervisor.allocations.held import DeviceMemory, Held
 from hypervisor.allocations.telling import Tell
 from hypervisor.allocations.witness import Witness, is_alone
-from hypervisor.limits import LimitFileError
+from hypervisor.limits import LimitFileError, LimitFiles
 from hypervisor.limits.aligned import Aligned
 from hypervisor.limits.control import Correction, Reading
 from hypervisor.limits.lending import EXPIRY_MS, Demand, contract, lend
@@ -34,6 +34,7 @@ class Charged:
     at: float
     a_launch_ns: float
     under_way: bool
+    unfinished_ns: int = 0
 
 
 def follow(all_held: Sequence[Held], windows: Windows, tell: Tell) -> None:
@@ -58,9 +59,16 @@ def follow(all_held: Sequence[Held], windows: Windows, tell: Tell) -> None:
                         at=time.monotonic(),
                         a_launch_ns=memory.a_launch_ns,
                         under_way=is_under_way(held, place, charged),
+                        unfinished_ns=_unfinished_ns(held, place),
                     )
                     busy = _busy_in(held, seen) if seen is not None and (memory.attributed or exact) else None
                     _correct_in_a_row(held, place, busy, window.ended_at, known, tell, exact=exact)
+
+
+def _unfinished_ns(held: Held, place: int) -> int:
+    """As of the last survey."""
+    slots = held.survey.slots if held.survey is not None else ()
+    return sum(slot.devices[place].unfinished_ns for slot in slots if slot.devices)
 
 
 def _own_pids(held: Held) -> set[int] | None:
@@ -70,7 +78,6 @@ def _own_pids(held: Held) -> set[int] | None:
 
 
 def _tell_of_neighbours(held: Held, place: int, window: BusyWindow, own: set[int]) -> None:
-    memory = held.devices[place]
     if held.files is None or held.allocation.grants[place].limit_share_ppm >= SHARE_FULL_PPM:
         return
     try:
@@ -78,8 +85,27 @@ def _tell_of_neighbours(held: Held, place: int, window: BusyWindow, own: set[int
         held.files.shm.set_neighbours(place, count, holds_until_ms(window.ended_at))
     except LimitFileError:
         return  # which is told by who surveys it
-    if memory.aligned is not None:
-        memory.aligned.expect(expected_turns(window.ratios, own))
+    _expect(held, place, expected_turns(window.ratios, own))
+
+
+def _expect(held: Held, place: int, turns: float) -> None:
+    memory = held.devices[place]
+    assert held.files is not None
+    try:
+        aligned = _aligned(held.files, memory, place)
+        before = aligned.turns.value
+        aligned.expect(turns)
+        if aligned.turns.value != before:
+            held.files.shm.set_others(place, aligned.turns.value)
+    except LimitFileError:
+        return
+
+
+def _aligned(files: LimitFiles, memory: DeviceMemory, place: int) -> Aligned:
+    if memory.aligned is None:
+        written = files.shm.control(place).others_ppm
+        memory.aligned = Aligned(turns=Turns(written / SHARE_FULL_PPM))
+    return memory.aligned
 
 
 def is_steered(held: Held) -> bool:
@@ -132,13 +158,11 @@ def _correct_in_a_row(
         return
     reading, memory = _reading(held, place, busy_ratio, busy_at, charged, exact=exact), held.devices[place]
     try:
-        if memory.aligned is None:
-            written = held.files.shm.control(place).others_ppm
-            memory.aligned = Aligned(turns=Turns(written / SHARE_FULL_PPM))
-        before = memory.aligned.turns.value
-        ready = memory.aligned.after(reading, held.files.usage, place)
-        if memory.aligned.turns.value != before:
-            held.files.shm.set_others(place, memory.aligned.turns.value)
+        aligned = _aligned(held.files, memory, place)
+        before = aligned.turns.value
+        ready = aligned.after(reading, held.files.usage, place)
+        if aligned.turns.value != before:
+            held.files.shm.set_others(place, aligned.turns.value)
     except LimitFileError:
         return  # which is told by who surveys it
     if ready is not None:
@@ -160,6 +184,7 @@ def _reading(
         a_launch_ns=charged.a_launch_ns,
         charged_at=charged.at,
         under_way=charged.under_way,
+        unfinished_ns=charged.unfinished_ns,
         share=_share_in_force(memory, grant.limit_share_ppm / SHARE_FULL_PPM),
         processes=len(held.processes),
         exact=exact,

@@ -78,7 +78,8 @@ class Aligned:
         told = work.brief_ns - before.brief_ns + work.laid_ns - before.laid_ns
         passed = reading.charged_ns - charged
         missing = passed - told
-        late = MOST_MISSING_NS + UNDER_WAY * reading.processes * reading.a_launch_ns
+        # Where launches differ, those under way are much longer than the mean.
+        late = MOST_MISSING_NS + max(UNDER_WAY * reading.processes * reading.a_launch_ns, 2 * reading.unfinished_ns)
         if count >= LOOKED_BACK and (missing > late or passed > TOLD_APART * late):
             self._mixed = missing > late and TOLD_APART * missing > passed
             self._since = (reading.charged_ns, work, 0)

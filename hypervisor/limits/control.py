@@ -64,7 +64,8 @@ class Reading:
     way. under_way: charged work has not ended, and none was charged, since a while before. processes: whose busy
     ratios were added up, each told in whole percents; exact: busy_ratio is one figure that is not rounded.
     by_moments: charged_ns leaves out what covered_ns tells. relearned: the limiter found out in it, or just after it,
-    that work takes much longer or shorter than before."""
+    that work takes much longer or shorter than before. unfinished_ns: of what was charged, so much had not been seen to
+    end a while ago."""
 
     busy_ratio: float | None
     busy_at: float
@@ -78,6 +79,7 @@ class Reading:
     exact: bool = False
     by_moments: bool = False
     relearned: bool = False
+    unfinished_ns: int = 0
 
     @property
     def summands(self) -> int:

@@ -41,7 +41,7 @@ class Turns:
         if not all(math.isfinite(number) for number in numbers) or window < LEAST_WINDOW or not 1 <= own <= MOST_OWN:
             return self
         taken = busy - max(brief, 0.0)
-        if laid < ENOUGH * window or laid > 1.1 * window or taken * MOST < laid:
+        if laid < ENOUGH * window or max(laid, busy) > 1.1 * window or taken * MOST < laid:
             return self
         if abs(laid - taken) <= HALF_A_PERCENT * max(processes, 1) * window:
             taken = laid  # as far as can be told there is nobody else

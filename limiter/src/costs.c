@@ -9,9 +9,8 @@
 #define PROBES 16
 #define NOT_PUBLISHABLE UINT64_MAX
 
-/* How long others wait for the first time of a function. Not long: it may be
- * waiting for them, as the ranks of a collective do. */
-#define LEARNING_NS UINT64_C(20000000)
+/* Others do not wait as long for a function that is known to be short, and only not known well. */
+#define LEARNING_SHORT_NS UINT64_C(20000000)
 #define ENOUGH_SAMPLES 3
 /* Launches of all processes over which a long one's own time is averaged. */
 #define AVERAGED_OVER 32
@@ -104,12 +103,13 @@ bool hv_costs_settled(struct hv_function *function, uint64_t now_ns)
         return true;
     }
     uint64_t until = hv_load_relaxed(&entry->learning_until_ns);
-    if (until > now_ns && until - now_ns <= LEARNING_NS)
+    uint64_t least = cost == 0 ? 0 : HV_LEARNING_NS - LEARNING_SHORT_NS; /* left when others go on */
+    if (until > now_ns + least && until - now_ns <= HV_LEARNING_NS)
         return false;
-    return hv_cas_acq_rel(&entry->learning_until_ns, &until, now_ns + LEARNING_NS);
+    return hv_cas_acq_rel(&entry->learning_until_ns, &until, now_ns + HV_LEARNING_NS);
 }
 
-void hv_costs_average(struct hv_function *function, uint64_t own_ns)
+void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t turn_ns)
 {
     if (!is_entered(function))
         return;
@@ -117,7 +117,7 @@ void hv_costs_average(struct hv_function *function, uint64_t own_ns)
     uint64_t mean = hv_load_relaxed(&entry->cost_ns); /* carries no other data */
     uint64_t next;
     do {
-        next = mean == 0 ? own_ns : mean - mean / AVERAGED_OVER + own_ns / AVERAGED_OVER;
+        next = mean == 0 ? turn_ns : mean - mean / AVERAGED_OVER + own_ns / AVERAGED_OVER;
     } while (!hv_cas_relaxed(&entry->cost_ns, &mean, next));
     hv_store_relaxed(&function->cost_ns, next == 0 ? 1 : next);
 }

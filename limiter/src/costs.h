@@ -7,6 +7,10 @@
 
 #include "functions.h"
 
+/* How long others wait for the first time of a function: were they all to begin with a guess, the last would wait for
+ * all of them afterwards. Not long, for it may be waiting for them, as the ranks of a collective do. */
+#define HV_LEARNING_NS UINT64_C(100000000)
+
 /* The driver's name of a kernel; NULL where it does not tell. */
 const char *hv_costs_kernel_name(const void *kernel);
 
@@ -24,8 +28,9 @@ bool hv_costs_settled(struct hv_function *function, uint64_t now_ns);
 
 /* A long launch has taken so much own GPU time: its function costs the mean over
  * all processes of the Pod. Which of several that run by turns is the first to
- * tell of a moment is chance, and would make one pay for others. */
-void hv_costs_average(struct hv_function *function, uint64_t own_ns);
+ * tell of a moment is chance, and would make one pay for others; so the first
+ * time counts as what turns left of it. */
+void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t turn_ns);
 
 /* It is other work than before: what all processes have found out about it is nothing any more. */
 void hv_costs_begin_anew(struct hv_function *function);

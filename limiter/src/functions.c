@@ -11,14 +11,14 @@
 
 /* Of a short function that takes much longer from one launch to the next so many samples in a row are enough, and so
  * many times its cost is much: alone on the device; where others have turns and the cost is far below any turn, so that
- * hardly any launch meets one; else for each process that has turns; and where launches of this process run beside each
- * other, which makes all of them longer at once. */
+ * hardly any launch meets one; else for each process that has turns; and alone where launches of this process run beside
+ * each other, which makes all of them longer at once. */
 #define RUN 4
-#define OTHER_ALONE 2
-#define OTHER_SHORT 4
+#define OTHER_ALONE UINT64_C(2)
+#define OTHER_SHORT UINT64_C(4)
 #define SHORT_NS UINT64_C(200000)
-#define OTHER_EACH 3
-#define OTHER_BESIDE 8
+#define OTHER_EACH UINT64_C(3)
+#define OTHER_BESIDE UINT64_C(8)
 #define RUN_UNTOLD HV_LONGEST_RUN /* where nobody tells who is there */
 
 #define NEAR_PART 4 /* times up to a quarter longer are the launch's own scatter; beyond lie others' turns */
@@ -92,16 +92,15 @@ static bool is_long_now(const struct hv_function *function, const struct hv_meas
 }
 
 /* From how long on a time tells of other work; 0: none does. Of a long launch others' turns are off already, but which
- * of the Pod's processes is the first to tell of a moment is chance. */
+ * of several launches of the Pod is the first to tell of a moment is chance. */
 static uint64_t other_from(const struct hv_function *function, const struct hv_measured *measured)
 {
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     if (function->is_long)
-        return cost * OTHER_ALONE * measured->own;
-    uint64_t times = measured->crowd == 1 ? OTHER_ALONE
-                     : cost <= SHORT_NS   ? OTHER_SHORT
-                                          : (uint64_t)OTHER_EACH * measured->crowd;
-    return cost * (measured->beside_others && times != 0 && times < OTHER_BESIDE ? OTHER_BESIDE : times);
+        return measured->own == 1 && !measured->beside_others ? cost * OTHER_ALONE : 0;
+    if (measured->beside_others) /* those that run beside each other all meet the same turn */
+        return measured->crowd == 1 ? cost * OTHER_BESIDE : 0;
+    return cost * (measured->crowd == 1 ? OTHER_ALONE : cost <= SHORT_NS ? OTHER_SHORT : OTHER_EACH * measured->crowd);
 }
 
 /* One more time: is the work other work? What was launched behind other work of its stream has no turn of others before

@@ -242,6 +242,7 @@ static void turns_are_no_other_work(void)
     CHECK_EQUAL(longer_than(1000000, 10000000, 4, false, false), 0); /* three others' */
     CHECK_EQUAL(longer_than(1000000, 100000000, 0, false, false), 0); /* nobody tells */
     CHECK_EQUAL(longer_after(400000, 1, false, true), 0);   /* four streams at once */
+    CHECK_EQUAL(longer_after(4000000, 2, false, true), 0);  /* which another's turn lengthens together */
 }
 
 /* One time that is not longer says that the work is as it was. */

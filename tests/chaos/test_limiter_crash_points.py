@@ -20,8 +20,8 @@ SOURCES = ROOT / "limiter" / "src"
 DRIVER = ROOT / "hypervisor" / "native" / "simulator" / "libcuda.so.1"
 CONTEXT_BYTES = 8 * MIB
 SHARE_PPM = 500_000
-# Stores that no life comes to, by file and text. Those to memory that processes share are of single words, each of which
-# says all by itself.
+# Stores that no life comes to, by file and text. Those to memory that processes share are of single words, each of
+# which says all by itself.
 UNPASSED: dict[str, str | tuple[str, ...]] = {
     "contexts.h": "hv_sub_acq_rel(open->in_flight",  # of one who raced with the daemon, back to before it began
     "lookup.c": "__atomic_store_n(place",  # of dlvsym, where only dlsym is used

@@ -55,6 +55,7 @@ class Daemon:
                     a_launch_ns=_a_launch_ns(survey, device),
                     charged_at=now,
                     share=self._contracted[pod] or load.share,
+                    unfinished_ns=sum(slot.devices[device].unfinished_ns for slot in survey.slots if slot.devices),
                     under_way=any(slot.devices and slot.devices[device].unfinished_ns for slot in survey.slots),
                 )
                 ratios, own = self._busy_ratios(last, device, since), busy[pod][device]

@@ -249,6 +249,7 @@ def test_neighbours_at_work_are_told_for_a_while(node: Node, clock: Clock) -> No
     assert clock.now * 1000 < pod.control.neighbours_until_ms < (clock.now + 1) * 1000
     windows(allocations, clock, pod, busy=0.5, charged=0.5, count=1, beside={1: 0.2, 2: 0.0, 3: 0.3})
     assert pod.control.neighbours == 2
+    assert pod.control.others_ppm == pytest.approx(1_000_000 * (0.2 / 0.8 + 0.3 / 0.7), rel=0.01)  # as they look
     until_ms = pod.control.neighbours_until_ms
     clock.now += 1.0
     allocations.step(inventory(device()))

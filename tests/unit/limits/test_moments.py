@@ -158,6 +158,17 @@ def test_processes_that_tell_no_moments_beside_one_that_does_are_read_as_before(
         assert (ready is now) == (window >= LOOKED_BACK)
 
 
+def test_a_few_long_launches_among_many_short_ones_are_not_taken_for_it_either() -> None:
+    """Eight graphs of a second are charged and not on the line; the mean launch is short."""
+    usage, aligned = Usage(WorkAccount(1, 0, 0)), Aligned()
+    charged, late = 0, 8 * NS
+    for window in range(300):
+        charged = round(window * WINDOW * NS / 2)
+        usage.account = WorkAccount(1, max(charged - late, 0), max(charged - late, 0))
+        now = replace(reading(window), charged_ns=charged, a_launch_ns=1e7, processes=8, unfinished_ns=late)
+        assert aligned.after(now, usage, 0) is not now
+
+
 def test_long_launches_that_are_under_way_are_not_taken_for_processes_that_tell_nothing() -> None:
     """Eight processes have two launches of a second each that are charged and not on the line yet."""
     usage, aligned = Usage(WorkAccount(1, 0, 0)), Aligned()
