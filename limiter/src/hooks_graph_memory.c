@@ -12,6 +12,7 @@ static struct hv_graph_needs *needs_of(uint64_t value)
 
 static CUresult known(CUresult result, struct hv_process *process, CUgraphExec executable, struct hv_graph_needs *needs)
 {
+    hv_store_relaxed_32(&process->had_graph_memory, 1); /* a flag that is only ever set */
     if (result == CUDA_SUCCESS && hv_pointer_put(&process->pointers, HV_POINTER_GRAPH, (uint64_t)(uintptr_t)executable,
                                                  (uint64_t)(uintptr_t)needs))
         hv_add_acq_rel_32(&process->graphs_with_memory, 1);

@@ -49,14 +49,14 @@ HV_WRAP(cuMemAlloc_v2, (CUdeviceptr * pointer, size_t bytes))
     ALLOCATE(bytes, HV_REAL(cuMemAlloc_v2)(pointer, bytes), pointer);
 }
 
-/* What has no record by design: a pool's memory, and managed memory where that
- * does not count. Asked only where there is no record. */
-static bool has_no_record(CUdeviceptr pointer)
+/* What has no record by design: a pool's memory, a graph's, and managed memory
+ * where that does not count. Asked only where there is no record. */
+static bool has_no_record(const struct hv_process *process, CUdeviceptr pointer)
 {
     void *pool = NULL;
     unsigned int managed = 0;
     hv_call_type_cuPointerGetAttribute ask = HV_DRIVER(cuPointerGetAttribute);
-    return pointer == 0 || ask == NULL ||
+    return pointer == 0 || ask == NULL || hv_load_relaxed_32(&process->had_graph_memory) != 0 ||
            (ask(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer) == CUDA_SUCCESS && pool != NULL) ||
            (ask(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer) == CUDA_SUCCESS && managed != 0);
 }
@@ -79,7 +79,7 @@ static CUresult free_memory(CUdeviceptr pointer, free_type *driver_free)
     CUresult refused = hv_giveback_begin(&giveback, HV_POINTER_MEMORY, pointer);
     if (refused != CUDA_SUCCESS)
         return refused;
-    bool unknown = giveback.process != NULL && !giveback.known && !has_no_record(pointer);
+    bool unknown = giveback.process != NULL && !giveback.known && !has_no_record(giveback.process, pointer);
     CUresult result = hv_giveback_end(&giveback, driver_free(pointer));
     if (unknown && result == CUDA_SUCCESS)
         tell_unknown(giveback.process);

@@ -9,15 +9,19 @@
 #include "thread.h"
 
 #define POLL_NS UINT64_C(200000) /* making one takes the driver much longer */
+#define LONGEST_NS UINT64_C(60000000000)
 
 static struct hv_process *limited(CUdevice ordinal)
 {
     return hv_attach_state() == HV_ATTACH_DONE && ordinal >= 0 && ordinal < HV_ORDINALS ? hv_process() : NULL;
 }
 
+/* A thread that was cancelled in the driver would hold it for ever; what comes of going on then is a context that is
+ * counted twice until it is measured. */
 static void lock(struct hv_process *process, CUdevice ordinal)
 {
-    while (__atomic_exchange_n(&process->changing_primary[ordinal], 1, __ATOMIC_ACQUIRE) != 0)
+    uint64_t until = hv_os_now_ns() + LONGEST_NS;
+    while (__atomic_exchange_n(&process->changing_primary[ordinal], 1, __ATOMIC_ACQUIRE) != 0 && hv_os_now_ns() < until)
         hv_os_wait_until(hv_os_now_ns() + POLL_NS);
 }
 

@@ -46,6 +46,7 @@ struct hv_process {
     uint32_t told_of_nvml_tables;
     uint64_t bodies; /* numbers given so far (bodies.h) */
     uint32_t graphs_with_memory; /* executable graphs with allocation nodes */
+    uint32_t had_graph_memory;   /* there was one: what it left allocated outlives it, and has no record */
     struct hv_utilization_window utilization[HV_MAX_DEVICES];
     struct hv_pool_table pools;
     struct hv_kept kept;

@@ -160,6 +160,19 @@ def test_graphs_that_were_launched_find_their_memory_again_without_room_for_more
     assert peak(pod) <= GIB
 
 
+def test_memory_of_a_graph_is_not_taken_for_unknown_when_it_is_freed_at_once(pod: Pod) -> None:
+    source = (
+        NODES
+        + """
+        graph, addresses = allocating((0, 100 * MIB))
+        results = [launch_graph(graph), call("cuGraphExecDestroy", graph), free(addresses[0]), used()]
+        tell(results + [call("cuDeviceGraphMemTrim", 0), used()])
+    """
+    )
+    assert pod.ask(source) == [0, 0, 0, 100, 0, 0]
+    assert pod.files.show()["messages"] == []
+
+
 def test_an_upload_takes_the_memory_as_a_launch_does(pod: Pod) -> None:
     source = (
         NODES
