@@ -53,6 +53,18 @@ class Subcommands(click.Group):
             raise TypeError(f"{target} is not a command")
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click looks for names that are close among the commands it has loaded, and here it has loaded none.
+        name = args[0]
+        if name not in SUBCOMMANDS and not name.startswith("-"):
+            import difflib  # here only: the start of every command would wait for it
+
+            close = " or ".join(f"'{each}'" for each in difflib.get_close_matches(name, SUBCOMMANDS, n=2))
+            ctx.fail(f"No such command '{name}'." + (f" Did you mean {close}?" if close else ""))
+        return super().resolve_command(ctx, args)
+
 
 @click.group(cls=Subcommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -74,7 +86,10 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(EXIT_USAGE)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "hypervisor"
-        click.echo(f"{command}: {error.format_message()} See '{command} --help'.", err=True)
+        # A list of choices comes with a line each.
+        message = " ".join(error.format_message().split())
+        ending = "" if message.endswith((".", "?", ")")) else "."
+        click.echo(f"{command}: {message}{ending} See '{command} --help'.", err=True)
         sys.exit(EXIT_USAGE)
     except click.ClickException as error:
         click.echo(f"hypervisor: {error.format_message()}", err=True)
