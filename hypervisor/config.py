@@ -368,10 +368,18 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 def _validated(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     unknown = sorted(set(values) - set(setting_names()))
     if unknown:
-        raise SettingsError(f"{source} has an unknown setting '{unknown[0]}'; known are {', '.join(setting_names())}")
+        raise SettingsError(f"{source} has {'; '.join(map(_unknown, unknown))}; docs/settings.md lists them all")
     strict = source.startswith("file")
     try:
         settings = msgspec.convert(dict(values), Settings, strict=strict)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{source} has a setting that can't be used: {error}") from error
     return {name: getattr(settings, name) for name in values}
+
+
+def _unknown(name: str) -> str:
+    """What a name is called that is none of a setting, with those that may have been meant."""
+    import difflib  # here only: the start of every command would wait for it
+
+    close = " or ".join(f"'{each}'" for each in difflib.get_close_matches(name, setting_names(), n=2))
+    return f"an unknown setting '{name[:60]}'" + (f" (did you mean {close}?)" if close else "")

@@ -38,7 +38,8 @@ def test_environment_is_converted() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("http_prot = 1", "unknown setting 'http_prot'"),
+        ("http_prot = 1", r"unknown setting 'http_prot' \(did you mean 'http_port'"),
+        ("b_nothing = 1\na_nothing = 2", "unknown setting 'a_nothing'; an unknown setting 'b_nothing'; "),
         ('http_port = "8001"', "http_port"),
         ("http_port = 70000", "http_port"),
         ("http_port = ", "is not TOML"),

@@ -18,6 +18,7 @@ from hypervisor.cli.main import SUBCOMMANDS, hypervisor
 from hypervisor.kube import annotations
 from hypervisor.kube.names import PREFIX
 from hypervisor.model.event_reasons import EVENT_REASONS
+from tests.documentation import blocks
 from tests.documentation.blocks import DOCS, commands, table_after
 
 ROOT = DOCS.parent
@@ -138,3 +139,15 @@ def test_the_pages_with_commands_can_be_read() -> None:
     assert [each.status for each in listed].count(None) == 3
     assert {each.status for each in listed} == {None, 0, 1, 2, 3}
     assert any(each.text.startswith("cat > /tmp/pod.yaml") and "\nEND" in each.text for each in listed)
+
+
+def test_nothing_is_to_be_pasted_behind_a_command_that_is_still_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "DOCS", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- run -->\n```console\n$ true\n$ server &\n```\n")
+    assert [each.status for each in commands("page.md")] == [0, None]
+    page.write_text("<!-- run -->\n```console\n$ server &\n$ ask\n```\n")
+    with pytest.raises(ValueError, match="line 3 goes on in the background"):
+        commands("page.md")
