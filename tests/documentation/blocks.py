@@ -43,8 +43,8 @@ def commands(page: str) -> list[Command]:
         early = [command for command in made[:-1] if command.status is None]
         if early:
             raise ValueError(
-                f"{page}: line {early[0].line} goes on in the background, and who pastes the block types the next one too "
-                "early; begin a new block behind it, and say what to wait for"
+                f"{page}: line {early[0].line} goes on in the background, and who pastes the block types the next one "
+                "too early; begin a new block behind it, and say what to wait for"
             )
         how = block["how"] or ""
         if how.startswith("fails "):
