@@ -357,7 +357,8 @@ class Session:
         """The reply; after `slow` seconds the GPUs that the request is not about go on with another reader."""
         slot = slot_of(request)
         patience = self._known.settings.reading_timeout_seconds
-        if isinstance(request, wire.Open | wire.Attach):
+        # NVML starts without its GPUs. Where they were read before, all of them wait for it, and another start may do.
+        if isinstance(request, wire.Attach) or (isinstance(request, wire.Open) and not self._known.fleet.cards):
             patience *= START_PATIENCE
         try:
             if slot is None or slow is None:

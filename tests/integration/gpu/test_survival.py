@@ -119,6 +119,22 @@ def test_a_stopped_child_is_replaced(h100: Simulated) -> None:
     trio.run(main)
 
 
+@pytest.mark.slow
+def test_a_child_that_is_stopped_as_it_starts_is_replaced_after_one_patience(h100: Simulated) -> None:
+    async def main() -> None:
+        async with reading(h100, quick(reading_timeout_seconds=2)) as reader:
+            uuid = (await good_round(reader)).devices[3].identity.uuid
+            await reader.detach(uuid)
+            await trio.sleep(0.05)  # the next one starts its interpreter
+            for pid in children():
+                os.kill(pid, signal.SIGSTOP)
+            begun = time.monotonic()
+            await good_round(reader)
+            assert time.monotonic() - begun < 5  # three would be six
+
+    trio.run(main)
+
+
 def test_a_late_answer_is_no_hang(h100: Simulated) -> None:
     async def main() -> None:
         async with reading(h100, quick(reading_timeout_seconds=30)) as reader:
