@@ -110,17 +110,22 @@ def node(
     from hypervisor.cli.doctor_subject import node_subject, requirement
     from hypervisor.doctor.diagnose import diagnose_node
 
-    def learn() -> NodeSubject:
-        subject = node_subject(root, server=server, kubernetes=kubernetes, xid_policy=xid_policy)
-        return replace(subject, requirement=requirement(subject.root, cuda=cuda, image=image, pod=pod))
+    subject: NodeSubject | None = None
+
+    def look() -> Diagnosis:
+        nonlocal subject
+        learned = node_subject(root, server=server, kubernetes=kubernetes, xid_policy=xid_policy)
+        subject = replace(learned, requirement=requirement(learned.root, cuda=cuda, image=image, pod=pod))
+        return diagnose_node(subject)
 
     if (within or job) and not gate:
         raise CommandError("--within and --job are for --gate: give that too", status=EXIT_USAGE)
     if gate:
-        diagnosis, refused = passing(lambda: diagnose_node(learn()), within=within)
+        diagnosis, refused = passing(look, within=within)
     else:
-        diagnosis, refused = diagnose_node(learn()), ()
-    inspection = inspected(learn(), metrics=metrics, since=since) if output == "html" else None
+        diagnosis, refused = look(), ()
+    # Of the very state that was diagnosed; asking once more would take as long again where somebody does not answer.
+    inspection = inspected(subject, metrics=metrics, since=since) if output == "html" and subject else None
     _show(diagnosis, output, to=to, inspection=inspection)
     if refused:
         refuse(refused, job=job, kubeconfig=kubeconfig)
