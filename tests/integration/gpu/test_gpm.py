@@ -101,6 +101,31 @@ def test_an_instance_is_told_with_who_was_on_it_and_only_when_it_is_asked_for(di
     trio.run(main)
 
 
+@pytest.mark.slow
+def test_parts_of_one_gpu_instance_are_told_together(tmp_path: Path) -> None:
+    """GPM knows GPU instances; who computes in another part of the same one is among those that were there."""
+    parts = TWO + "mig: {gpu1: {mode: on, instances: [{profile: 2g.20gb, compute: [1, 1]}, 1g.10gb]}}\n"
+    machines = made(tmp_path / "machine", parse_machine(parts, "parts", profile="parts"))
+    machine = next(machines)
+
+    async def main() -> None:
+        async with reading(machine) as reader:
+            inventory = await good_round(reader)
+            _, first, second, other = (each.identity.uuid for each in inventory.devices)
+            with load(machine, second) as pid, load(machine, other):
+                reader.sample(frozenset({first}))
+                window = await until_window(
+                    reader, first, lambda each: isinstance(each, DeviceWindow) and each.ratio > 0.9
+                )
+                assert isinstance(window, DeviceWindow)
+                assert (window.pids, window.uuids) == (frozenset({pid}), frozenset({first, second}))
+
+    try:
+        trio.run(main)
+    finally:
+        machines.close()
+
+
 def test_where_processes_have_samples_gpm_is_not_read(two: Simulated) -> None:
     async def main() -> None:
         async with reading(two) as reader:
@@ -178,10 +203,10 @@ def test_a_hang_of_gpm_takes_neither_its_card_nor_the_others_along(two: Simulate
                 reader.sample(frozenset({first, second}))
                 for uuid in (first, second):
                     await until_window(reader, uuid, lambda each: isinstance(each, DeviceWindow) and each.ratio > 0.9)
-                two.fault("call=nvmlGpmSampleGet,gpu=0,hang=forever")
+                two.fault("call=nvmlGpmSampleGet,gpu=0,hang=forever,for=3s")
                 hung_at, restarts = time.monotonic(), reader.statistics().restarts
                 oldest, told = 0.0, reader.inventory
-                while time.monotonic() < hung_at + 4:
+                while time.monotonic() < hung_at + 2.5:
                     told = await reader.next_inventory(told.sequence)
                     assert {device.health for device in told.devices} == {HealthState.HEALTHY}
                     read_at = [device.readings.memory_used_bytes.observed_at for device in told.devices]
@@ -191,5 +216,6 @@ def test_a_hang_of_gpm_takes_neither_its_card_nor_the_others_along(two: Simulate
                 assert reader.windows[first].ended_at < hung_at + 1
                 before = time.monotonic()
                 await until_window(reader, second, lambda each: each.ended_at > before)
+                await until_window(reader, first, lambda each: each.ended_at > hung_at + 3)
 
     trio.run(main)
