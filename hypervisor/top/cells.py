@@ -56,6 +56,21 @@ class Line:
             spans.append(Span(" " * left))
         return Line(tuple(spans), self.selected)
 
+    def wrapped(self, width: int) -> list[Line]:
+        """The line in lines of at most so many columns, broken at spaces where there are any; one at least."""
+        letters = [(mark, span.style) for span in self.spans for mark in span.text]
+        lines = []
+        while letters:
+            end = len(first_columns("".join(mark for mark, _ in letters), width)) or 1
+            if end < len(letters):
+                spaces = [at for at in range(1, end + 1) if letters[at][0] == " "]
+                end = spaces[-1] if spaces else end
+            lines.append(Line(tuple(_joined(*zip(*letters[:end], strict=True))), self.selected))
+            while end < len(letters) and letters[end][0] == " ":
+                end += 1
+            letters = letters[end:]
+        return lines or [self]
+
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:

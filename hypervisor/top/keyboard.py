@@ -36,6 +36,7 @@ class ShowDetail:
     """Fetch the page of an object."""
 
     kind: str
+    key: str
     message: Any
 
 
@@ -75,6 +76,8 @@ class Keyboard:
     # What is being typed at a prompt.
     typed: str = ""
     detail: tuple[str, ...] = ()
+    # What the page is about is no longer there.
+    gone: bool = False
     scroll: int = 0
     # One line for the user; gone with the next key.
     notice: str = ""
@@ -191,7 +194,7 @@ def _opened(keyboard: Keyboard, content: Content) -> tuple[Keyboard, Action | No
     row = chosen(keyboard, content)
     if row is None:
         return replace(keyboard, notice="nothing is selected"), None
-    return keyboard, ShowDetail(keyboard.focus, row.message)
+    return keyboard, ShowDetail(keyboard.focus, row.key, row.message)
 
 
 def _asked_for_limits(keyboard: Keyboard, content: Content) -> Keyboard:
@@ -250,8 +253,16 @@ def _detail(keyboard: Keyboard, key: str, _content: Content) -> tuple[Keyboard, 
         at = min(max(keyboard.scroll + steps[key], 0), max(0, len(keyboard.detail) - 1))
         return replace(keyboard, scroll=at), None
     if key in ("q", "ESCAPE", "ENTER"):
-        return replace(keyboard, mode=Mode.LIST, detail=(), scroll=0), None
+        return replace(keyboard, mode=Mode.LIST, detail=(), gone=False, scroll=0), None
     return keyboard, None
+
+
+def told(keyboard: Keyboard, page: tuple[str, ...] | None, *, gone: bool) -> Keyboard:
+    """The state after news of the object whose page is shown: its page where there is a newer one."""
+    if keyboard.mode is not Mode.DETAIL:
+        return keyboard
+    page = keyboard.detail if page is None else page
+    return replace(keyboard, detail=page, gone=gone, scroll=min(keyboard.scroll, max(0, len(page) - 1)))
 
 
 def _help(keyboard: Keyboard, _key: str, _content: Content) -> tuple[Keyboard, Action | None]:

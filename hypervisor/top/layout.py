@@ -20,15 +20,17 @@ KEYS = "TAB table  ENTER detail  / filter  s sort  r reverse  l limits  ? help  
 
 def frame(keyboard: Keyboard, content: Content, *, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Exactly height lines of exactly width columns."""
+    below = _below(keyboard, content, width, height)
+    room = height - len(below)
     if width < _LEAST_WIDTH or height < _LEAST_HEIGHT:
         lines = [line(f"{width}x{height} is too small, {_LEAST_WIDTH}x{_LEAST_HEIGHT} is needed")]
     elif keyboard.mode is Mode.HELP:
         lines = [title(content), line(), *(line(text) for text in HELP)]
     elif keyboard.mode is Mode.DETAIL:
-        lines = [title(content), *_detail(keyboard, height - 2)]
+        lines = [title(content), *_detail(keyboard, room - 1)]
     else:
-        lines = [title(content), summary(content), *_tables(keyboard, content, width, height - 3, glyphs)]
-    lines = [*(lines + [line()] * height)[: height - 1], foot(keyboard, content)]
+        lines = [title(content), summary(content), *_tables(keyboard, content, width, room - 2, glyphs)]
+    lines = [*(lines + [line()] * height)[:room], *below]
     return [each.fitted(width) for each in lines[:height]]
 
 
@@ -161,8 +163,20 @@ def _detail(keyboard: Keyboard, height: int) -> list[Line]:
     return [line(text) for text in keyboard.detail[keyboard.scroll : keyboard.scroll + height]]
 
 
-def foot(keyboard: Keyboard, content: Content) -> Line:
-    """The prompt, or what the user should know, or the keys."""
+def _below(keyboard: Keyboard, content: Content, width: int, height: int) -> list[Line]:
+    """The last lines: what is asked or told in as many as it takes, else the keys in one."""
+    asked = keyboard.mode in (Mode.FILTER, Mode.LIMITS, Mode.CONFIRM)
+    message = _message(keyboard, content)
+    if message is None:
+        return [_keys(keyboard)]
+    # At most half of the screen. A question has its answers, and a prompt what is being typed, at its end.
+    most = max(1, height // 2)
+    lines = message.wrapped(width - 1)  # the screen's last cell can't be written
+    return lines[-most:] if asked else lines[:most]
+
+
+def _message(keyboard: Keyboard, content: Content) -> Line | None:
+    """The prompt, or what the user should know."""
     match keyboard.mode:
         case Mode.FILTER:
             return line(Span("show rows with: ", Style.BOLD), keyboard.typed, Span("_", Style.DIM))
@@ -177,6 +191,12 @@ def foot(keyboard: Keyboard, content: Content) -> Line:
         return line(Span(keyboard.notice, Style.WARNING))
     if content.trouble:
         return line(Span(content.trouble, Style.BAD))
+    if keyboard.mode is Mode.DETAIL and keyboard.gone:
+        return line(Span("it is no longer there; this is the last that was known  ESCAPE: back", Style.WARNING))
+    return None
+
+
+def _keys(keyboard: Keyboard) -> Line:
     if keyboard.mode is Mode.DETAIL:
         return line(Span("up, down: scroll  ESCAPE: back", Style.HEADER))
     shown = f"filter: {keyboard.filter}  " if keyboard.filter else ""

@@ -8,15 +8,16 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hypervisor.model.text import text_width
 from hypervisor.top.cells import ASCII, UNICODE, Glyphs, Line, Style
 from hypervisor.top.content import Content
+from hypervisor.top.detail import Detail
 from hypervisor.top.feed import Feed
 from hypervisor.top.interfaces import LimitChange, Outside, Unavailable
-from hypervisor.top.keyboard import Action, ApplyLimits, Keyboard, Mode, Quit, ReadLimits, ShowDetail, press
+from hypervisor.top.keyboard import Action, ApplyLimits, Keyboard, Mode, Quit, ReadLimits, ShowDetail, press, told
 from hypervisor.top.layout import frame
 
 # Changes come in bursts; a frame shows all of one.
@@ -88,7 +89,7 @@ def show(outside: Outside, *, interval: float, colour: bool) -> None:
     before = signal.signal(signal.SIGWINCH, lambda _number, _frame: wake())
     try:
         curses.setupterm()
-        curses.wrapper(lambda window: _Screen(window, feed, outside, readable, interval, colour=colour).run())
+        curses.wrapper(lambda window: _Screen(window, feed, outside, (readable, wake), interval, colour=colour).run())
     except curses.error as error:
         raise NoTerminal(
             f"top can't draw on this terminal (TERM={os.environ.get('TERM', '')!r}: {error}); "
@@ -102,16 +103,24 @@ class _Screen:
     """The loop: waits for a key, a change or the interval, then draws."""
 
     def __init__(
-        self, window: curses.window, feed: Feed, outside: Outside, woken: int, interval: float, *, colour: bool
+        self,
+        window: curses.window,
+        feed: Feed,
+        outside: Outside,
+        waking: tuple[int, Callable[[], None]],
+        interval: float,
+        *,
+        colour: bool,
     ) -> None:
         self._window = window
         self._feed = feed
         self._outside = outside
-        self._woken = woken
+        self._woken, self._wake = waking
         self._interval = interval
         self._glyphs = glyphs_of_locale()
         self._keyboard = Keyboard()
         self._change: LimitChange | None = None
+        self._detail: Detail | None = None
         self._styles = _styles(colour=colour and curses.has_colors())
         window.nodelay(True)  # noqa: FBT003 - the signature is curses'
         window.keypad(True)  # noqa: FBT003
@@ -120,6 +129,9 @@ class _Screen:
     def run(self) -> None:
         while True:
             content = self._feed.content(interval=self._interval)
+            if self._detail is not None and self._keyboard.mode is Mode.DETAIL:
+                page, gone = self._detail.newer(content), self._detail.gone(content)
+                self._keyboard = told(self._keyboard, page, gone=gone)
             self._draw(content)
             if not self._keys(content):
                 return
@@ -153,7 +165,10 @@ class _Screen:
             match action:
                 case ShowDetail():
                     page = tuple(self._outside.describe(action.kind, action.message))
-                    self._keyboard = replace(self._keyboard, mode=Mode.DETAIL, detail=page, scroll=0)
+                    self._keyboard = replace(self._keyboard, mode=Mode.DETAIL, detail=page, gone=False, scroll=0)
+                    self._detail = Detail(
+                        self._outside, kind=action.kind, key=action.key, message=action.message, changed=self._wake
+                    )
                 case ReadLimits():
                     self._change = self._outside.limit_change(action.name, action.gpu_uuid, action.text)
                     self._keyboard = replace(

@@ -131,6 +131,20 @@ def test_a_limit_that_does_not_fit_is_refused_with_the_reason(
     assert limit_of(shared_card, "infer") == (200_000, 4 * GIB)
 
 
+def test_the_page_of_a_pod_is_as_it_is_now(open_top: Callable[..., Terminal], shared_card: DaemonProcess) -> None:
+    terminal = open_top()
+    terminal.shows("train ")
+    terminal.keys("Tab", "End", "Enter")
+    terminal.shows("VRAM limit:       8Gi")
+    calls.update_limits(shared_card, "train", vram_bytes=9 * GIB, percent="35")
+    terminal.shows("VRAM limit:       9Gi")
+    terminal.shows("35%")
+    calls.release(shared_card, "train")
+    assert "VRAM limit:       9Gi" in terminal.shows("it is no longer there")
+    terminal.keys("Escape")
+    terminal.shows("infer ")
+
+
 def test_filter_detail_sort_help_and_leaving(open_top: Callable[..., Terminal]) -> None:
     terminal = open_top()
     terminal.shows("train")

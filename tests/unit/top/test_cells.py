@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypervisor.model.text import text_width
 from hypervisor.top.cells import ASCII, UNICODE, Line, Span, Style, bar, cut, sparkline
 
+words = st.text(st.sampled_from("ab 表ç"), max_size=40)
 ratios = st.one_of(st.none(), st.floats(allow_nan=False, min_value=-10, max_value=10))
 
 
@@ -47,3 +48,18 @@ def test_a_line_has_its_width_in_any_script(text: str, width: int) -> None:
 @pytest.mark.parametrize("width", [0, 3, 5, 20])
 def test_a_line_is_filled_or_cut(width: int) -> None:
     assert len(Line((Span("abc"), Span("de"))).fitted(width).text) == width
+
+
+@given(parts=st.lists(st.tuples(words, st.sampled_from(Style)), max_size=4), width=st.integers(2, 30))
+def test_a_wrapped_line_loses_no_letter_and_keeps_to_its_columns(parts: list[tuple[str, Style]], width: int) -> None:
+    whole = Line(tuple(Span(*part) for part in parts))
+    lines = whole.wrapped(width)
+    assert all(text_width(each.text) <= width for each in lines)
+    letters = [(mark, span.style) for each in lines for span in each.spans for mark in span.text if mark != " "]
+    assert letters == [(mark, style) for text, style in parts for mark in text if mark != " "]
+
+
+def test_a_line_is_broken_between_words() -> None:
+    assert [each.text for each in Line((Span("one two"), Span(" three"))).wrapped(8)] == ["one two", "three"]
+    assert [each.text for each in Line((Span("abcdefgh ij"),)).wrapped(4)] == ["abcd", "efgh", "ij"]
+    assert [each.text for each in Line().wrapped(4)] == [""]

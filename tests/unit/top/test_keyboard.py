@@ -39,7 +39,7 @@ def pressed(keys: Iterable[str], content: Content, keyboard: Keyboard | None = N
 def test_down_and_enter_open_the_second_gpu(make_content: MakeContent) -> None:
     content = make_content()
     _keyboard, action = pressed(["DOWN", "ENTER"], content)
-    assert action == ShowDetail("gpus", content.gpus[1].message)
+    assert action == ShowDetail("gpus", content.gpus[1].key, content.gpus[1].message)
 
 
 def test_the_selection_stays_on_its_row_when_the_order_changes(make_content: MakeContent) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from hypervisor.top.cells import ASCII, Style
 from hypervisor.top.content import Content
-from hypervisor.top.keyboard import HELP, Keyboard
+from hypervisor.top.keyboard import HELP, Keyboard, Mode
 from hypervisor.top.layout import frame
 from hypervisor.top.plain import plain_frame
 from hypervisor.top.rows import gpu_row, pod_rows
@@ -90,6 +90,24 @@ def test_trouble_with_the_server_is_said_and_the_last_figures_stand(make_content
     shown = text(make_content(trouble="can't reach unix:/run/x: nobody listens on it any more"))
     assert "nobody listens" in shown.split("\n")[-1]
     assert "train" in shown
+
+
+@pytest.mark.parametrize("width", [40, 79, 80, 200])
+def test_a_question_and_its_answers_are_read_whole(make_content: MakeContent, width: int) -> None:
+    asked = Keyboard(mode=Mode.CONFIRM, question="give train 50% 9Gi from now on? (now 40% and 8Gi)")
+    shown = text(make_content(), width=width, keyboard=asked)
+    assert shown.count("\n") == 23
+    assert f"{asked.question} y: do it, any other key: don't" in " ".join(shown.split())
+    refused = Keyboard(mode=Mode.LIMITS, typed="0%", notice="'0%' is not above 0; leave compute out for no limit")
+    assert refused.notice in " ".join(text(make_content(), width=width, keyboard=refused).split())
+
+
+def test_a_message_leaves_half_of_the_screen_to_the_figures(make_content: MakeContent) -> None:
+    shown = text(make_content(trouble="word " * 200), width=40, height=8).split("\n")
+    assert len(shown) == 8
+    assert [line.startswith("word") for line in shown] == [False] * 4 + [True] * 4
+    asked = Keyboard(mode=Mode.CONFIRM, question="word " * 200)
+    assert text(make_content(), width=40, height=8, keyboard=asked).rstrip().endswith("any other key: don't")
 
 
 def test_plain_text_has_every_row_and_no_padding(make_content: MakeContent) -> None:
