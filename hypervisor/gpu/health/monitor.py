@@ -35,6 +35,7 @@ READ_SECONDS = 5.0
 # Between two looks at the list of the bus, and at the module's version.
 BUS_SECONDS = 5.0
 MOST_EARLY = 512  # lines of the log about cards that are not known yet
+MOST_DOUBTED = 30  # reads of a card whose readings can't be true, until what seemed a reset counts as none
 LOG = "log"  # the kernel's log as the source of an Xid; each reader is another
 QUIET_FACTOR = 20.0  # an Xid must be silent for so many times the hold
 
@@ -49,6 +50,7 @@ class _Card:
     due_at: float = 0.0
     most_links: int = 0
     before_fall: HealthFacts | None = None  # the last of each figure before an answer that seems to be after a reset
+    doubted: int = 0  # answers since then that came with readings which can't be true
     energy: Energy = field(default_factory=Energy)
     binding: int | None = None  # of the card to the kernel's driver
     state: HealthState = HealthState.UNKNOWN
@@ -144,20 +146,21 @@ class HealthMonitor:
         known.most_links = max(known.most_links, facts.links_active)
         signs = card_facts.signs(facts, most_links=self._most_links(card, fleet))
         known.health = machine.on_facts(known.health, facts, signs, now=now, rules=self._rules)
-        in_doubt = bool(known.health.standings) or known.before_fall is not None
-        known.due_at = now if in_doubt else now + READ_SECONDS
+        known.due_at = now if known.health.standings or known.before_fall is not None else now + READ_SECONDS
 
     def _look_for_reset(self, known: _Card, card: CardState, facts: HealthFacts, fleet: Fleet) -> None:
         """Two answers in a row tell of a reset, at a time when the driver says nothing else that can't be true."""
         if known.before_fall is None:
             if seems_reset(known.known, facts, let_go=card.let_go):
-                known.before_fall = known.known
+                known.before_fall, known.doubted = known.known, 0
             else:
                 card.let_go = False
             return
-        if fleet.records[card.uuid].rejections:
+        doubtful = bool(fleet.records[card.uuid].rejections)
+        known.doubted += doubtful
+        if doubtful and known.doubted <= MOST_DOUBTED:
             return
-        if seems_reset(known.before_fall, facts, let_go=card.let_go):
+        if not doubtful and seems_reset(known.before_fall, facts, let_go=card.let_go):
             known.health = machine.on_reset(known.health)
             known.known = NO_FACTS  # a count from zero has nothing to be compared to
         known.before_fall, card.let_go = None, False
