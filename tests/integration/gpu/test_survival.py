@@ -202,6 +202,7 @@ def test_a_reader_that_waits_takes_over_from_one_that_hangs(h100: Simulated) -> 
     assert children() - before == set()
 
 
+@pytest.mark.slow
 def test_a_card_that_comes_back_makes_no_other_wait(h100: Simulated) -> None:
     """The reader that stands by starts NVML anew, while the other one reads on."""
 
@@ -224,6 +225,7 @@ def test_a_card_that_comes_back_makes_no_other_wait(h100: Simulated) -> None:
     trio.run(main)
 
 
+@pytest.mark.slow
 def test_a_card_that_comes_back_and_hangs_holds_up_no_other(h100: Simulated) -> None:
     async def main() -> None:
         async with reading(h100, quick(reading_timeout_seconds=20)) as reader:

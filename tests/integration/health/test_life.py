@@ -98,6 +98,7 @@ def test_zeros_of_a_driver_that_lies_are_no_reset(t4: Simulated) -> None:
     trio.run(main)
 
 
+@pytest.mark.slow
 def test_a_reset_of_a_card_that_was_let_go_is_seen_by_its_further_counts(t4: Simulated) -> None:
     async def main() -> None:
         async with reader(t4) as gpus:
