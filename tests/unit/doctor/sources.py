@@ -185,6 +185,7 @@ BUG_REPORTS = (
             "doctor: driver.library",
             "doctor: symptom.accelerator-library",
             "doctor: runtime.handler",
+            "doctor: runtime.toolkit",
         ),
     ),
     Report(
@@ -301,6 +302,9 @@ allocatable.node-label | no GPU: the node has no label, seen from the node
 cluster.discovery | no GPU: label and no GPUNode
 cluster.discovery | no GPU: GPUNode and no hypervisor Pod
 cluster.gpus | no GPU: the hypervisor runs and has none
+cluster.gpu-objects | no GPU: cards lack, or the pool's total is zero
+cluster.phases | cluster, pool or GPUNode is not Running
+cluster.gpu-owners | USED_BY is not tensor-fusion, seen from the objects
 driver.nvml | no GPU: the hypervisor runs and has none, seen from the node
 hypervisor.foreign-use | USED_BY is not tensor-fusion
 hypervisor.model-known | TFLOPS are missing or wrong

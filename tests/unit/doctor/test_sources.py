@@ -13,6 +13,7 @@ from tests.integration.health.scenarios import SCENARIOS
 from tests.unit.doctor import (
     cluster_cases,
     driver_cases,
+    field_cases,
     kubelet_cases,
     pod_cases,
     runtime_cases,
@@ -26,6 +27,7 @@ CASES = [
     for module in (cluster_cases, driver_cases, kubelet_cases, pod_cases, runtime_cases, symptom_cases)
     for case in module.CASES
 ]
+CASES += [*field_cases.NODE_CASES, *field_cases.POD_CASES, *field_cases.CLUSTER_CASES]
 # Rows of our collection of bug reports about health and recovery, and about start-up, libraries and versions.
 ROWS = {f"9.1/{row}" for row in (1, 2, 3, 4, *range(6, 13), *range(14, 19), 20)}
 ROWS |= {f"9.2/{row}" for row in (*range(21, 27), *range(29, 34), 36, 37)}
