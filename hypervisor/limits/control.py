@@ -51,6 +51,8 @@ ENOUGH_TO_HOLD_BACK = 3.0  # readings
 IN_A_ROW_ALIKE = 3  # readings that say the same, each within
 A_TENTH = 0.1  # of itself; and so far
 FAR = 0.25  # of the correction from it
+CALM = 0.3  # of what is left to 1, with each reading that leaves it open
+OWNED_UP_TO = 0.2  # of the busy time
 WORD_SECONDS = 1.5  # for so long the limiter's word that work has changed leaves readings out,
 NO_WORD_SECONDS = 10.0  # once in so long: it is only its word
 LEVEL_SECONDS = 0.3  # windows of a sixth of a second hold one launch of 20 ms more or less
@@ -187,6 +189,13 @@ class Correction:
             and self.over_until - self.over_since >= OVER_SECONDS
         )
 
+    @property
+    def _is_owned_up_to(self) -> bool:
+        """Do the accounts say what the driver sees? Then it is work that was let go before its cost was known, which is
+        owed, and a higher correction would make it owed many times."""
+        lately = self.lately
+        return lately.count >= ENOUGH_TO_HOLD_BACK and abs(lately.ratio - 1) <= OWNED_UP_TO
+
     def after(self, reading: Reading) -> Correction:
         """The correction after one more reading. What can't be right changes nothing and is no evidence."""
         last = self.last
@@ -210,7 +219,11 @@ class Correction:
             over_since=(self.over_since if self.over_since is not None else reading.busy_at) if over else None,
             over_until=reading.busy_at if over else None,
         )
-        if watched.does_not_hold and (self.raised_at is None or reading.busy_at - self.raised_at >= OVER_SECONDS):
+        if (
+            watched.does_not_hold
+            and not self._is_owned_up_to
+            and (self.raised_at is None or reading.busy_at - self.raised_at >= OVER_SECONDS)
+        ):
             raised = _within(self.value * min(level / share, MOST_STEP))
             watched = replace(watched, value=raised, raised_at=reading.busy_at, evidence=_Evidence())
         in_a_row = passed < IN_A_ROW_SECONDS  # then held_back() is as quick, and knows what was charged
@@ -302,6 +315,15 @@ class Correction:
                 return replace(self, surprises=(), evidence=evidence).decided()
         return replace(self, surprises=(), evidence=before.after(new)).decided()
 
+    def _less_far(self, evidence: _Evidence) -> float:
+        """The correction, nearer to 1 as far as whole percents leave that open: it may have been found out while costs
+        were still being learned, and no reading would ever disprove it."""
+        off = self._off(evidence) - DOUBT_TO_LOWER * evidence.error
+        if off <= 0 or evidence.count < ENOUGH_TO_HOLD_BACK or self.does_not_hold:
+            return self.value
+        aim = min(max(1.0, evidence.ratio - off), evidence.ratio + off)
+        return self.value + (aim - self.value) * CALM
+
     def decided(self) -> Correction:
         """With the value that the evidence demands."""
         evidence = self.evidence
@@ -310,7 +332,7 @@ class Correction:
         lowers = evidence.ratio < self.value
         doubt = DOUBT_TO_LOWER if lowers else DOUBT
         if abs(evidence.ratio - self.value) <= max(doubt * evidence.error, self._dead(evidence)):
-            return replace(self, frozen="")
+            return replace(self, value=self._less_far(evidence), frozen="")
         wanted = READINGS_TO_LOWER_IN_A_ROW if evidence.last.follows else READINGS_TO_LOWER
         if lowers and evidence.count < sum(FADING**age for age in range(wanted)):
             return replace(self, frozen="too few readings to lower it")

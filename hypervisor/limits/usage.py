@@ -217,8 +217,8 @@ class UsageFile:
             return None
         data = self._bytes(self._view.devices_offset + device * self._view.device_stride + _BRIEF_OFFSET, _BRIEF_BYTES)
         brief, laid, crowd, relearned_at = struct.unpack("<4Q", data)
-        # Less than none was not counted by a limiter.
-        return WorkAccount(brief, laid, crowd, relearned_at) if 0 < brief < 2**63 else None
+        # Where all launches are long, none may be left; less than none was not counted by a limiter.
+        return WorkAccount(brief, laid, crowd, relearned_at) if (brief or laid) and brief < 2**63 else None
 
     def covered_ns(self, device: int, begin_ns: int, end_ns: int) -> int:
         """How long of this time (CLOCK_MONOTONIC) a long launch was under way, as far as it was told by now."""

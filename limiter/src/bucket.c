@@ -35,7 +35,8 @@ static uint64_t arrival_at(uint64_t word, const struct hv_bucket_terms *terms, u
 {
     if (word < now_ns)
         return now_ns;
-    if (word - now_ns > hv_bucket_wall_ns(terms->debt_ns, terms->share_ppm) + HV_BUCKET_IMPLAUSIBLE_NS)
+    if (word - now_ns > hv_bucket_wall_ns(terms->debt_ns, terms->share_ppm) + HV_BUCKET_IMPLAUSIBLE_NS +
+                            terms->waiters * HV_BUCKET_WAITER_NS)
         return now_ns + window_ns(terms);
     return word;
 }

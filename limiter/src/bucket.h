@@ -20,8 +20,10 @@
  * ahead of the clock each would be lost to the Pod. Wall time. */
 #define HV_BUCKET_SMALLEST_WINDOW_NS UINT64_C(4000000)
 
-/* A word further ahead than its bounds and this was not written by us. */
+/* A word further ahead than its bounds and this was not written by us; and for each that waits the charge of a very long
+ * launch at a small share may be ahead. */
 #define HV_BUCKET_IMPLAUSIBLE_NS UINT64_C(10000000000)
+#define HV_BUCKET_WAITER_NS UINT64_C(120000000000)
 
 /* GPU time that a share of ppm has in so much wall time, and the reverse. Both
  * saturate; ppm must not be 0 for the second. */
@@ -49,6 +51,7 @@ struct hv_bucket_terms {
     uint32_t share_ppm;  /* in force now, borrowed share included; 1 .. HV_SHARE_FULL_PPM - 1 */
     uint64_t burst_ns;   /* GPU time */
     uint64_t debt_ns;    /* GPU time */
+    uint32_t waiters;    /* whose charges are ahead of the clock */
 };
 
 /* Put gpu_ns on the bucket. Returns the time from which the work may start;

@@ -147,6 +147,7 @@ bool hv_function_learn(struct hv_function *function, const struct hv_measured *m
     bool other = is_other(function, measured, ns);
     if (other)
         begin_anew(function, measured);
+    hv_store_relaxed_32(&function->impatient, 0);
     uint32_t samples = hv_load_relaxed_32(&function->samples);
     function->recent_ns[samples % HV_RECENT_SAMPLES] = ns;
     samples++;

@@ -43,6 +43,7 @@ struct hv_function {
     uint64_t undisturbed_ns; /* of the recent times: see hv_undisturbed */
     uint64_t mean_ns;       /* own time of the last launches */
     uint32_t persists;      /* samples in a row that were alike and higher than the cost */
+    uint32_t impatient;     /* launches that did not wait any longer since one ended */
     uint32_t again;         /* the next launch is to be measured too */
     uint64_t own_ns;        /* of long ones: what they added to the Pod's GPU time, in the mean, while somebody looked */
     uint64_t alone_ns;      /* the same since then */

@@ -16,6 +16,7 @@
 #define UNFINISHED_NS (50 * NS_PER_MS)
 #define UNFINISHED_SAMPLES 2
 #define PATIENCE_NS (2000 * NS_PER_MS)
+#define MOST_DOUBLED 2 /* times, while launches that were let go so do not end */
 #define FIRST_NAP_NS UINT64_C(50000)
 #define LONGEST_NAP_NS NS_PER_MS
 
@@ -54,13 +55,16 @@ static bool must_wait_for_work(const struct hv_gate *gate, struct hv_function *f
 static void wait_for_work(struct hv_gate *gate, struct hv_function *function)
 {
     uint64_t nap = FIRST_NAP_NS;
-    uint64_t patience_ends = gate->now_ns + PATIENCE_NS;
+    uint32_t before = hv_load_relaxed_32(&function->impatient);
+    uint64_t patience_ends = gate->now_ns + (PATIENCE_NS << (before < MOST_DOUBLED ? before : MOST_DOUBLED));
     while (gate->share_ppm < HV_SHARE_FULL_PPM && must_wait_for_work(gate, function) && gate->now_ns < patience_ends) {
         hv_gate_wait(gate, gate->now_ns + nap);
         nap = nap * 2 < LONGEST_NAP_NS ? nap * 2 : LONGEST_NAP_NS;
         hv_gate_look(gate);
         hv_gate_poll(gate);
     }
+    if (gate->now_ns >= patience_ends)
+        hv_store_relaxed_32(&function->impatient, before + 1);
 }
 
 static bool should_sample(const struct hv_gate *gate, const struct hv_function *function)

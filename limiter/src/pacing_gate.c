@@ -1,5 +1,8 @@
 #include "pacing_gate.h"
 
+/* The daemon says a word each half second. */
+#define NO_WORD_NS (700 * NS_PER_MS)
+
 uint64_t hv_gate_overlapped(const struct hv_gate *gate, uint64_t cost_ns)
 {
     return hv_bucket_gpu_ns(cost_ns, gate->overlap_ppm); /* the same product */
@@ -12,8 +15,12 @@ uint64_t hv_gate_corrected(const struct hv_gate *gate, bool copy, uint64_t gpu_n
 
 struct hv_bucket_terms hv_gate_bucket_terms(const struct hv_gate *gate)
 {
+    uint32_t waiters = hv_load_relaxed_32(&gate->usage->waiters);
     return (struct hv_bucket_terms){
-        .share_ppm = gate->share_ppm, .burst_ns = gate->terms.burst_ns, .debt_ns = gate->terms.debt_limit_ns};
+        .share_ppm = gate->share_ppm,
+        .burst_ns = gate->terms.burst_ns,
+        .debt_ns = gate->terms.debt_limit_ns,
+        .waiters = waiters < MOST_COUNTED_WAITERS ? waiters : MOST_COUNTED_WAITERS};
 }
 
 /* Whoever sees first that the share changed makes the bucket's time ahead of
@@ -27,6 +34,26 @@ static void follow_share(struct hv_gate *gate)
     if (scaled_to == 0 || scaled_to > HV_SHARE_FULL_PPM) /* a fresh file, or a scribbled one */
         return;
     hv_bucket_rescale(&gate->usage->bucket_ns, (uint32_t)scaled_to, gate->share_ppm, gate->now_ns);
+}
+
+/* A correction was found out for charges with some overlap of streams taken off. If the daemon says nothing more and the
+ * overlap is found out better, what of the correction stood for that is in it twice. */
+static void follow_basis(struct hv_gate *gate)
+{
+    struct hv_sampler *sampler = &gate->process->sampler;
+    uint64_t at = hv_load_relaxed(&gate->control->correction_at_ns);
+    if (hv_load_relaxed(&sampler->basis_at_ns[gate->device]) != at) {
+        hv_store_relaxed(&sampler->basis_at_ns[gate->device], at);
+        hv_store_relaxed_32(&sampler->basis_ppm[gate->device], gate->overlap_ppm);
+    }
+    uint32_t basis = hv_load_relaxed_32(&sampler->basis_ppm[gate->device]);
+    if (gate->now_ns < at + NO_WORD_NS || basis == 0)
+        return;
+    uint64_t scaled = (uint64_t)gate->correction_ppm * basis / gate->overlap_ppm; /* three times below 2^23, and never 0 */
+    if (gate->correction_ppm < HV_SHARE_FULL_PPM && gate->overlap_ppm < basis)
+        gate->correction_ppm = scaled < HV_SHARE_FULL_PPM ? (uint32_t)scaled : HV_SHARE_FULL_PPM;
+    else if (gate->correction_ppm > HV_SHARE_FULL_PPM && gate->overlap_ppm > basis)
+        gate->correction_ppm = scaled > HV_SHARE_FULL_PPM ? (uint32_t)scaled : HV_SHARE_FULL_PPM;
 }
 
 void hv_gate_look(struct hv_gate *gate)
@@ -47,6 +74,7 @@ void hv_gate_look(struct hv_gate *gate)
         gate->now_ns < hv_load_relaxed(&gate->process->sampler.void_until_ns[gate->device]))
         gate->correction_ppm = HV_SHARE_FULL_PPM;
     gate->overlap_ppm = hv_survey_overlap_ppm(&gate->process->sampler, gate->device);
+    follow_basis(gate);
     follow_share(gate);
 }
 

@@ -14,6 +14,7 @@
 #include "process.h"
 
 #define NS_PER_MS UINT64_C(1000000)
+#define MOST_COUNTED_WAITERS 64 /* the word is open to be scribbled into */
 
 struct hv_gate {
     struct hv_process *process;

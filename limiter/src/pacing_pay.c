@@ -4,7 +4,6 @@
  * against the 20 ms that a launch may be stalled, large against the cost of
  * the slow path. */
 #define SLICE_WALL_NS (2 * NS_PER_MS)
-#define MOST_COUNTED_WAITERS 64
 
 /* Longest time between two looks of one who waits for its place: places move up
  * when others get back what they were charged too much. */

@@ -75,6 +75,8 @@ struct hv_sampler {
     uint64_t longer_upto_ns[HV_MAX_DEVICES]; /* charges up to this sum are of work that takes more than they say, */
     uint64_t longer_times[HV_MAX_DEVICES];   /* and so many times as much more */
     uint64_t missing_upto_ns[HV_MAX_DEVICES]; /* time for which work beyond its charges was told of */
+    uint64_t basis_at_ns[HV_MAX_DEVICES]; /* the daemon's last word on its correction, */
+    uint32_t basis_ppm[HV_MAX_DEVICES];   /* and the overlap that charges were made with then */
     uint64_t void_ppm[HV_MAX_DEVICES];    /* a correction that was for other work, */
     uint64_t void_until_ns[HV_MAX_DEVICES]; /* and until when it is none */
     struct hv_survey surveys[HV_MAX_DEVICES];

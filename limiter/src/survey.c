@@ -160,8 +160,10 @@ static void conclude(struct hv_sampler *sampler, uint32_t device, bool held, uin
     survey->recent_usual[survey->count % HV_SURVEYS] = usual;
     survey->count++;
     uint32_t overlap = recent_overlap(survey);
-    bool other = survey->overlap_ppm != 0 && hv_is_other_work(survey->overlap_ppm, overlap);
-    if (held && survey->overlap_ppm != 0 && !other)
+    /* Not known yet, they were charged one after the other. */
+    uint32_t before = survey->overlap_ppm == 0 ? HV_SHARE_FULL_PPM : survey->overlap_ppm;
+    bool other = hv_is_other_work(before, overlap);
+    if (held && !other)
         return;
     if (held && other)
         hv_store_relaxed_32(&sampler->changed[device], 1);

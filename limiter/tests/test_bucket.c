@@ -159,6 +159,16 @@ static void scribbled(void)
     }
 }
 
+/* Eight processes wait, each with a launch of two seconds at a share of a tenth: the last one's place is a real one. */
+static void many_who_wait_for_long(void)
+{
+    struct hv_bucket_terms terms = {.share_ppm = 100000, .burst_ns = 10 * MS, .debt_ns = 50 * MS};
+    uint64_t bucket = 0;
+    for (terms.waiters = 0; terms.waiters < 8; terms.waiters++)
+        CHECK(start_of(&bucket, &terms, 2000 * MS, START) >= START + terms.waiters * 20000 * MS);
+    CHECK(bucket >= START + 160000 * MS);
+}
+
 /* A clock that jumps, or a machine that slept: no burst beyond the window, and no wait beyond what is owed. */
 static void clocks_that_jump(void)
 {
@@ -253,6 +263,7 @@ int main(void)
     debt_is_lowered();
     put_right_at_its_place();
     scribbled();
+    many_who_wait_for_long();
     clocks_that_jump();
     borrowed_shares();
     contracted_shares();

@@ -269,3 +269,26 @@ def test_the_word_alone_does_not_hold_readings_off() -> None:
     """It is only the limiter's word: said without end it is heard for a while in ten seconds."""
     assert told_of_a_change([True] * 20)[-1].value > 1.5
     assert told_of_a_change([True] * 80)[-1].does_not_hold
+
+
+def test_time_above_the_share_that_the_accounts_tell_of_raises_nothing() -> None:
+    """Work of half a minute that was let go before its cost was known: it is owed, and not owed many times."""
+    plant = Plant(share=0.25, factor=1.0)
+    plant.run(3)
+    for _ in range(40):
+        plant.at += 1
+        plant.charged += 0.98
+        plant.correction = plant.correction.after(plant.reading(1.0))
+    assert plant.correction.does_not_hold
+    assert plant.correction.value == pytest.approx(1.0, abs=0.05)
+
+
+def test_what_whole_percents_leave_open_goes_back_to_one() -> None:
+    """Eight processes, 0.75 together: found out while costs were being learned, and never disproved."""
+    plant = Plant(share=0.75, factor=1.0)
+    correction = Correction(value=1.03)
+    for _ in range(30):
+        plant.at += 1 / 6
+        plant.charged += 0.75 / 6
+        correction = correction.after(replace(plant.reading(0.75), processes=8))
+    assert correction.value == pytest.approx(1.0, abs=0.005)
