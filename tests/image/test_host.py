@@ -235,6 +235,26 @@ def test_an_upgrade_under_a_running_workload_changes_nothing_for_it(host: Machin
     assert_limited(host)
 
 
+def test_an_upgrade_over_settings_that_can_not_be_used_is_whole_and_says_so(host: Machine, workload: str) -> None:
+    settings = "/etc/hypervisor/hypervisor.toml"
+    host.run("cp", settings, "/root/settings")
+    host.run("sh", "-c", f"echo 'of_another_version = 1' >> {settings}")
+    host.run("systemctl", "disable", "--now", "hypervisor-inspection.timer")
+    done = host.run("dpkg", "-i", f"/root/{host.deb.name}", seconds=300)
+    assert "hypervisor.service did not start; 'systemctl status hypervisor.service'" in done.stderr + done.stdout
+    state = host.run("dpkg-query", "-W", "-f", "${db:Status-Status}", "gpu-hypervisor").stdout
+    assert state == "installed"
+    # What the administrator has switched off stays so.
+    assert host.run("systemctl", "is-enabled", "hypervisor-inspection.timer", check=False).stdout.strip() == "disabled"
+    assert host.property("hypervisor-inspection.timer", "ActiveState") == "inactive"
+    assert_limited(host)
+    host.run("cp", "/root/settings", settings)
+    host.run("systemctl", "enable", "--now", "hypervisor-inspection.timer")
+    ready(host)  # the unit tries again by itself
+    assert limited_processes(host, "job")
+    assert_limited(host)
+
+
 def test_hard_isolation_runs_it_as_root_over_what_runs(host: Machine, workload: str) -> None:
     host.run("cp", f"{EXAMPLES}/hard-isolation.conf.example", f"{DROP_INS}/hard-isolation.conf")
     host.run("systemctl", "daemon-reload")
@@ -302,6 +322,8 @@ def test_removal_stops_the_units_and_purging_takes_the_rest(host: Machine, workl
     ready(host)
     assert_limited(host)
     host.unbind()
+    # Half of it has been taken away by hand before.
+    host.run("rm", "-r", "/usr/lib/gpu-hypervisor", "/usr/lib/systemd/system/hypervisor-workers.service")
     host.run("dpkg", "--remove", "gpu-hypervisor", seconds=300)
     assert host.run("systemctl", "is-active", "hypervisor", check=False).stdout.strip() != "active"
     assert host.run("test", "-d", "/var/lib/hypervisor", check=False).returncode == 0
