@@ -34,6 +34,8 @@ UNPASSED: dict[str, str | tuple[str, ...]] = {
     "costs.c": ("&function->first_cost_ns", "hv_load_relaxed(&function->published) - 1)->cost_ns"),
     "pacing_settle.c": "relearned_at_ns",  # the same
     "sampler_results.c": "(&sampler->",  # a process's own samples
+    "pacing_gate.c": "(&sampler->basis",  # a process's own; what the daemon's word was for
+    "pacing.c": "&function->impatient",  # a process's own; a launch that waits for seconds
     "hooks_processes.c": "told_of_nvml_tables",  # by nvidia-smi only
     "bindings.c": "",  # a process's own list; this machine has no switches to bind memory to
     "sampler.c": "",  # a process's own samples; which are given up depends on the clock
