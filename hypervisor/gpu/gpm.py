@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 from hypervisor.gpu import wire
 from hypervisor.gpu.codes import ErrorClass, classify
@@ -28,6 +29,28 @@ def targets_of(card: str, instances: Mapping[str, int], wanted: Collection[str])
         wire.GpmTarget(number, tuple(sorted(uuid for uuid, own in instances.items() if own == number)))
         for number in numbers
     ]
+
+
+def bring_up_to_date(
+    windows: dict[str, BusyWindow | DeviceWindow],
+    readings: Iterable[wire.GpmReading],
+    wanted: AbstractSet[str],
+    *,
+    now: float,
+) -> list[tuple[str, str]]:
+    """Put what is believed into the windows of the wanted devices; gives by UUID what was wrong with the rest."""
+    rejected = []
+    for reading in readings:
+        wrong = wrong_with(reading, now=now)
+        for uuid in wanted & set(reading.target.uuids):
+            if wrong:
+                rejected.append((uuid, wrong))
+            window = next_window(windows.get(uuid), reading, now=now)
+            if window is not None:
+                windows[uuid] = window
+            else:
+                windows.pop(uuid, None)
+    return rejected
 
 
 def next_window(last: BusyWindow | DeviceWindow | None, told: wire.GpmReading, *, now: float) -> DeviceWindow | None:

@@ -245,17 +245,8 @@ class Session:
             return
         told = await self._ask(wire.Gpm(card.slot, targets), wire.GpmTold, slow=SLOW_SECONDS)
         fleet.on_answer(gpm_slot(card.slot))
-        now = time.monotonic()
-        for reading in told.readings:
-            wrong = gpm.wrong_with(reading, now=now)
-            for uuid in wanted & set(reading.target.uuids):
-                if wrong:
-                    known.counters.add_rejections(uuid, [("gpm", wrong)])
-                window = gpm.next_window(known.windows.get(uuid), reading, now=now)
-                if window is not None:
-                    known.windows[uuid] = window
-                else:
-                    known.windows.pop(uuid, None)
+        for uuid, wrong in gpm.bring_up_to_date(known.windows, told.readings, wanted, now=time.monotonic()):
+            known.counters.add_rejections(uuid, [("gpm", wrong)])
 
     async def _round(self, begun: float) -> None:
         fleet, counters = self._known.fleet, self._known.counters

@@ -196,7 +196,8 @@ def test_a_hang_of_gpm_takes_neither_its_card_nor_the_others_along(two: Simulate
     two.fault(NO_SAMPLES)
 
     async def main() -> None:
-        async with reading(two, quick(reading_interval_seconds=0.2)) as reader:
+        settings = quick(reading_interval_seconds=0.2, reading_timeout_seconds=8.0)  # the answer comes before it
+        async with reading(two, settings) as reader:
             inventory = await good_round(reader)
             first, second = (by_index(inventory, index).identity.uuid for index in (0, 1))
             with load(two), load(two, "", "--device=1"):

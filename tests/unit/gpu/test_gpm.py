@@ -77,6 +77,19 @@ def test_what_was_known_of_processes_is_no_window_of_the_device() -> None:
     assert gpm.next_window(samples, told(25.0), now=NOW) is not None
 
 
+def test_windows_are_kept_by_device_and_what_is_wrong_is_told() -> None:
+    both = GpmTarget(2, ("MIG-b", "MIG-c"))
+    windows: dict[str, BusyWindow | DeviceWindow] = {"GPU-a": LAST, "MIG-c": LAST}
+    readings = [told(-1.0), msgspec.structs.replace(told(25.0), target=both)]
+    assert gpm.bring_up_to_date(windows, readings, {"GPU-a", "MIG-b"}, now=NOW) == [("GPU-a", "range")]
+    assert windows["GPU-a"] is windows["MIG-c"] is LAST, "one can't be believed, the other is not wanted"
+    assert windows["MIG-b"] == DeviceWindow(
+        begun_at=999.7, ended_at=999.9, ratio=0.25, uuids=frozenset(both.uuids), pids=frozenset({1})
+    )
+    assert gpm.bring_up_to_date(windows, [told(None, code=NOT_SUPPORTED)], {"GPU-a"}, now=NOW) == []
+    assert "GPU-a" not in windows
+
+
 @given(st.floats(), st.floats(), st.floats())
 def test_no_reading_opens_more_than_all_there_is(percent: float, begun: float, ended: float) -> None:
     found = gpm.next_window(LAST, told(percent, begun, ended), now=NOW)
