@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -11,6 +13,17 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replace path by content. Raises OSError and leaves the old content when it can't be stored."""
     _replace(path, content, mode, synced=True)
     sync_directory(path.parent)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raises OSError where somebody has named what is there and is no ordinary file: root would put a file in the place
+    of a device such as /dev/null, and a pipe's reader would wait for ever."""
+    try:
+        found = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found):
+        raise OSError(errno.EEXIST, "it is there, and is no ordinary file", str(path))
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:

@@ -204,7 +204,7 @@ def _show(diagnosis: Diagnosis, output: str, *, to: Path | None = None, inspecti
     """Print the report, or write it whole to a file."""
     from hypervisor.doctor import report
     from hypervisor.doctor.report_html import as_html
-    from hypervisor.durable import write_atomically
+    from hypervisor.durable import check_replaceable, write_atomically
 
     match output:
         case "json":
@@ -217,6 +217,7 @@ def _show(diagnosis: Diagnosis, output: str, *, to: Path | None = None, inspecti
         click.echo(text)
         return
     try:
+        check_replaceable(to)
         write_atomically(to, f"{text}\n".encode(), mode=0o644)
     except OSError as error:
         raise CommandError(f"can't write {to}: {error.strerror or error}; name another file") from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 
@@ -74,8 +76,32 @@ def hypervisor(*, debug: bool) -> None:
     del debug  # read by main() from the context, when something goes wrong
 
 
+# What a write to our output may fail with: a full disk or quota, a file that is too large, a terminal that has gone.
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _open_streams() -> None:
+    """Put /dev/null where our input or outputs were closed: what is opened next would be written to as one of them."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is not None:
+            continue
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+        setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for the rest of our life
+
+
+def _drop_output() -> None:
+    """What is left of our output goes nowhere; the interpreter would try again at its end, and say so."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 the server can't be reached."""
+    _open_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         status = hypervisor.main(args=arguments, prog_name="hypervisor", standalone_mode=False)
@@ -102,5 +128,12 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         # The reader of our output has gone; there is nobody left to tell.
         sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        # One without a file's name is of a stream that was open before.
+        if error.errno not in _OUTPUT_ERRORS or error.filename is not None or "--debug" in arguments:
+            raise
+        _drop_output()
+        click.echo(f"hypervisor: can't write the output: {error.strerror}", err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

@@ -25,6 +25,7 @@ from hypervisor.doctor.redaction import redact, redact_text
 from hypervisor.doctor.report import as_text
 from hypervisor.doctor.root import INDEX, METADATA, Recording, Root, encodable
 from hypervisor.doctor.subject import NodeSubject
+from hypervisor.durable import check_replaceable
 
 FACTS = f"{METADATA}/facts.json"
 REPORT = f"{METADATA}/report.txt"
@@ -62,6 +63,7 @@ def record(base: Path, subject: NodeSubject, *, pods: Iterable[tuple[str, str]] 
 
 def write(contents: Contents, path: Path, *, now: float | None = None) -> None:
     """Write the bundle as tar.gz, readable by its owner only; the file appears whole or not at all. Raises OSError."""
+    check_replaceable(path)
     written = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

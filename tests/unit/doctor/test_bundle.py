@@ -317,3 +317,20 @@ def test_names_of_any_bytes_stop_no_bundle_and_no_report(tmp_path: Path) -> None
     as_json(told).encode()
     as_text(told).encode()
     assert told.results[0].cause.startswith("cause ")
+
+
+def test_what_is_no_ordinary_file_is_not_replaced(tmp_path: Path) -> None:
+    machine = healthy(tmp_path / "machine")
+    taken = record(machine.directory, machine.subject())
+    pipe, link, old = tmp_path / "pipe", tmp_path / "link", tmp_path / "old.tar.gz"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/null")
+    old.write_text("")
+    for path in (pipe, link):
+        with pytest.raises(OSError, match="no ordinary file"):
+            write(taken, path)
+    write(taken, old)
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert link.is_symlink()
+    assert old.stat().st_size > 0
+    assert sorted(each.name for each in tmp_path.iterdir() if each.name.startswith(".")) == []
