@@ -47,7 +47,6 @@ struct hv_function {
     uint32_t again;         /* the next launch is to be measured too */
     uint64_t own_ns;        /* of long ones: what they added to the Pod's GPU time, in the mean, while somebody looked */
     uint64_t alone_ns;      /* the same since then */
-    bool assumed;           /* what was learned rests on the assumption of one other: see hv_sample_assumes_others */
     uint32_t run;           /* samples in a row that tell of other work: see hv_function_learn */
     uint32_t run_ns[HV_LONGEST_RUN];
     uint64_t run_since_ns;  /* when the first launch of it was begun */

@@ -1,7 +1,6 @@
 #include "pacing_gate.h"
 
 #include "costs.h"
-#include "sampler_results.h"
 
 /* A charge that was too high by more than this part of it is set right: it was
  * learned while others had their turns on the device. */
@@ -75,15 +74,8 @@ void hv_gate_poll(struct hv_gate *gate)
     uint32_t count = hv_sampler_poll(sampler, hv_files(), gate->device, gate->now_ns, results);
     for (uint32_t i = 0; i < count; i++)
         settle(gate, &results[i]);
-    uint64_t owed = gate->share_ppm < HV_SHARE_FULL_PPM
-                        ? hv_sample_take_assumed(sampler, hv_files(), gate->device, gate->now_ns)
-                        : 0;
-    if (owed != 0) {
-        struct hv_bucket_terms terms = hv_gate_bucket_terms(gate);
-        hv_debt_add(&gate->usage->debt_ns, &terms, hv_gate_corrected(gate, false, owed));
-    }
     for (uint32_t i = 0; i < count; i++) {
-        if (results[i].anew)
+        if (results[i].other)
             hv_costs_begin_anew(results[i].function);
         if (results[i].other || results[i].missing_ns != 0) /* what is told of such work is about right only */
             hv_store_relaxed(&gate->usage->relearned_at_ns, gate->now_ns);

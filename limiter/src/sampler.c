@@ -9,9 +9,6 @@
 /* Then the base is recorded anew: the driver tells times between events as floats. */
 #define CLOCK_HOLDS_NS UINT64_C(600000000000)
 
-/* By then the daemon has told who else is there. */
-#define YOUNG_NS UINT64_C(1000000000)
-
 static bool try_enter(struct hv_sampler *sampler)
 {
     return __atomic_exchange_n(&sampler->busy, 1, __ATOMIC_ACQUIRE) == 0;
@@ -172,9 +169,7 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         sample->unlearned = hv_load_relaxed(&function->cost_ns) == 0;
         sample->laid = function->kind != HV_FUNCTION_COPY &&
                        (sample->unlearned || hv_load_relaxed_32(&function->is_long) != 0);
-        if (sampler->young_until_ns[device] == 0)
-            hv_store_relaxed(&sampler->young_until_ns[device], sample->begun_at_ns + YOUNG_NS);
-        sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = sample->turn_ns = sample->assumed_ns = 0;
+        sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = sample->turn_ns = 0;
         if (sample->unlearned)
             hv_add_acq_rel_32(&function->in_flight, 1);
         if (sample->laid)

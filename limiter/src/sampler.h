@@ -44,7 +44,6 @@ struct hv_sample {
     uint64_t laid_upto_ns;
     uint64_t laid_ns;      /* what that has added so far, */
     uint64_t own_ns;       /* and what of it was the Pod's own turns */
-    uint64_t assumed_ns;   /* of what was taken off so far, on the assumption of one other: see hv_sample_assumes_others */
     uint64_t turn_ns;      /* what turns left of its time so far to this process */
     bool surveyed;         /* one of the launches of the survey under way */
 };
@@ -70,8 +69,6 @@ struct hv_sampler {
     uint64_t long_ns[HV_MAX_DEVICES];     /* of the charges of long launches those that have not ended */
     uint32_t changed[HV_MAX_DEVICES];     /* 1: charges have changed since the daemon was silent, which its correction was for */
     const struct hv_function *ended_of[HV_MAX_DEVICES]; /* of the sample that has ended last */
-    uint64_t young_until_ns[HV_MAX_DEVICES]; /* 0: nothing was launched yet */
-    uint64_t assumed_ns[HV_MAX_DEVICES];     /* taken off as another's turns on an assumption */
     uint64_t longer_upto_ns[HV_MAX_DEVICES]; /* charges up to this sum are of work that takes more than they say, */
     uint64_t longer_times[HV_MAX_DEVICES];   /* and so many times as much more */
     uint64_t missing_upto_ns[HV_MAX_DEVICES]; /* time for which work beyond its charges was told of */
@@ -95,7 +92,6 @@ struct hv_sample_result {
     bool laid;         /* a long launch, or one whose cost was not known */
     bool guessed;      /* the latter */
     bool other;    /* the function has turned out to be other work than before */
-    bool anew;     /* what was known of it before is nothing any more */
     uint64_t missing_ns; /* launches that were charged as other work took so much more, and have ended */
     bool copy; /* runs beside kernels and is no GPU time */
 };

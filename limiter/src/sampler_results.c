@@ -79,15 +79,8 @@ static bool neighbours_told(const struct hv_files *files, uint32_t device, uint6
     return hv_load_relaxed(&files->control[device]->neighbours) >> HV_BORROWED_SHARE_BITS > now_ns / NS_PER_MS;
 }
 
-bool hv_sample_assumes_others(const struct hv_sampler *sampler, const struct hv_files *files, uint32_t device, uint64_t now_ns)
-{
-    return now_ns < hv_load_relaxed(&sampler->young_until_ns[device]) &&
-           hv_load_relaxed(&files->control[device]->others_ppm) == 0 && !neighbours_told(files, device, now_ns);
-}
-
 /* Lay down how far the launch has gone. */
-static void lay(struct hv_sampler *sampler, const struct hv_files *files, struct hv_sample *sample, uint64_t begin_ns,
-                uint64_t upto_ns, uint64_t now_ns)
+static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t begin_ns, uint64_t upto_ns)
 {
     struct hv_device_usage *usage = files->devices[sample->device];
     uint64_t others = hv_load_relaxed(&files->control[sample->device]->others_ppm);
@@ -102,11 +95,6 @@ static void lay(struct hv_sampler *sampler, const struct hv_files *files, struct
     uint64_t span = upto_ns - sample->laid_upto_ns;
     sample->laid_upto_ns = upto_ns;
     sample->laid_ns += added;
-    if (hv_slots_live(&files->slots) == 1 && !sampler->surveys[sample->device].several &&
-        hv_sample_assumes_others(sampler, files, sample->device, now_ns)) {
-        others = HV_SHARE_FULL_PPM;
-        sample->assumed_ns += added - hv_own_turns(added, own, others);
-    }
     sample->own_ns += hv_own_turns(added, own, others);
     sample->turn_ns += hv_own_turns(span, own, others) / (own == 0 ? 1 : own);
     hv_add_relaxed(&usage->laid_ns, added);
@@ -120,7 +108,7 @@ void hv_sample_lay_unfinished(struct hv_sampler *sampler, const struct hv_files 
     uint64_t since = sample->laid_upto_ns != 0 ? sample->laid_upto_ns : sample->ready_at_ns;
     if (sample->laid && now_ns > since && now_ns - since >= LAY_EVERY_NS &&
         begin_of(&sampler->clocks[sample->device], sample, &begin_ns))
-        lay(sampler, files, sample, begin_ns, now_ns, now_ns);
+        lay(files, sample, begin_ns, now_ns);
 }
 
 static void lay_all(struct hv_sampler *sampler, const struct hv_files *files, struct hv_sample *sample,
@@ -132,7 +120,7 @@ static void lay_all(struct hv_sampler *sampler, const struct hv_files *files, st
     if (!begin_of(clock, sample, &begin_ns))
         begin_ns = sample->ready_at_ns;
     uint64_t end_ns = begin_ns + measured_ns;
-    lay(sampler, files, sample, begin_ns, end_ns < now_ns ? end_ns : now_ns, now_ns);
+    lay(files, sample, begin_ns, end_ns < now_ns ? end_ns : now_ns);
 }
 
 /* The driver sees the Pod busier than it is charged. */
@@ -233,27 +221,6 @@ static uint64_t ended_of(struct hv_sampler *sampler, const struct hv_sample *sam
     return same || ended_ns < sample->charged_ns ? ended_ns : sample->charged_ns;
 }
 
-/* What of a time that was taken off on the assumption of one other was the Pod's own, now that others are known. */
-static uint64_t owed_of(const struct hv_files *files, uint32_t device, uint64_t assumed_ns)
-{
-    uint64_t others = hv_load_relaxed(&files->control[device]->others_ppm);
-    uint64_t wrong = others < HV_SHARE_FULL_PPM ? HV_SHARE_FULL_PPM - others : 0;
-    return hv_bucket_gpu_ns(assumed_ns, (uint32_t)wrong); /* the same product; at most a million */
-}
-
-/* The launch has ended: what was taken off on an assumption is put right if it is known by now, or else later; true then. */
-static bool settle_assumed(struct hv_sampler *sampler, const struct hv_files *files, struct hv_sample *sample, uint64_t now_ns)
-{
-    if (sample->assumed_ns == 0)
-        return false;
-    if (hv_sample_assumes_others(sampler, files, sample->device, now_ns)) {
-        sampler->assumed_ns[sample->device] += sample->assumed_ns;
-        return true;
-    }
-    sample->own_ns += owed_of(files, sample->device, sample->assumed_ns);
-    return false;
-}
-
 struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct hv_sample *sample,
                                             const struct hv_files *files, uint64_t elapsed_ns, uint64_t now_ns)
 {
@@ -270,10 +237,8 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
                                    .too_little = charges_are_too_little(files, sample->device),
                                    .at_ns = now_ns};
     measured.crowd = sample->laid ? 0 : crowd(files, sample, result.measured_ns, now_ns);
-    bool assumed = false;
     if (sample->laid) {
         lay_all(sampler, files, sample, result.measured_ns, now_ns);
-        assumed = settle_assumed(sampler, files, sample, now_ns);
         result.laid = true;
         result.guessed = sample->unlearned;
         result.began_ns = sample->laid_from_ns;
@@ -284,11 +249,6 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
         bool together = result.measured_ns > HV_LEARNING_NS && !measured.beside_others;
         result.turn_ns = together ? sample->turn_ns : result.used_ns;
     }
-    /* What it was taken to cost until now rests on an assumption that does not hold any more. */
-    result.anew = sample->laid && sample->function->assumed && !assumed;
-    if (result.anew)
-        sample->function->mean_ns = result.used_ns;
-    sample->function->assumed = sample->laid ? assumed : sample->function->assumed;
     uint64_t before = hv_load_relaxed(&sample->function->cost_ns);
     uint32_t run_before = sample->function->run;
     bool other = hv_function_learn(sample->function, &measured);
@@ -302,7 +262,6 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
     if (other)
         count_anew(sampler, files, sample, before, now_ns);
     result.other = other;
-    result.anew = result.anew || other;
     result.missing_ns = missing(sampler, sample, ended_with, measured.crowd, now_ns);
     if (!measured.held)
         hv_store_relaxed_32(&sampler->changed[sample->device], 0);
@@ -312,13 +271,4 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
             hv_store_relaxed_32(&sampler->changed[sample->device], 1);
     }
     return result;
-}
-
-uint64_t hv_sample_take_assumed(struct hv_sampler *sampler, const struct hv_files *files, uint32_t device, uint64_t now_ns)
-{
-    if (hv_likely(sampler->assumed_ns[device] == 0) || hv_sample_assumes_others(sampler, files, device, now_ns))
-        return 0;
-    uint64_t owed = owed_of(files, device, sampler->assumed_ns[device]);
-    sampler->assumed_ns[device] = 0;
-    return owed;
 }

@@ -23,13 +23,4 @@ uint64_t hv_sample_advance_ended(struct hv_sampler *sampler, const struct hv_sam
 /* A correction was found out, and whoever found it is silent. */
 bool hv_sample_is_held(const struct hv_files *files, uint32_t device, uint64_t now_ns);
 
-/* Nobody has told yet how many others are at work, and the process has just begun: it takes one for granted, so that
- * nobody waits for turns that were not its own. */
-bool hv_sample_assumes_others(const struct hv_sampler *sampler, const struct hv_files *files, uint32_t device,
-                              uint64_t now_ns);
-
-/* Once it is known: GPU time that was the Pod's own after all; 0 in between. */
-uint64_t hv_sample_take_assumed(struct hv_sampler *sampler, const struct hv_files *files, uint32_t device,
-                                uint64_t now_ns);
-
 #endif

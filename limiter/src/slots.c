@@ -173,16 +173,3 @@ uint32_t hv_slots_at_work(const struct hv_slot_table *table, uint32_t device)
 {
     return hv_slots_at_work_since(table, device, UINT64_MAX);
 }
-
-uint32_t hv_slots_live(const struct hv_slot_table *table)
-{
-    uint32_t count = 0;
-    for (uint32_t word = 0; word < HV_SLOT_BITMAP_WORDS; word++) {
-        uint64_t bits = hv_load_relaxed(&table->occupancy->bits[word]); /* a process more or less for a moment */
-        for (; bits != 0; bits &= bits - 1) {
-            const struct hv_process_slot *slot = hv_slot_at(table, word * 64 + (uint32_t)__builtin_ctzll(bits));
-            count += (hv_load_relaxed(&slot->state) & 0xff) == HV_SLOT_LIVE;
-        }
-    }
-    return count;
-}

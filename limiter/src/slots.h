@@ -109,9 +109,6 @@ void hv_reap_step(struct hv_reap *reap, hv_owner_is_dead *is_dead, void *context
 /* Claim a free slot; its index, or -1 when there is none. */
 int32_t hv_slots_claim(const struct hv_slot_table *table, const struct hv_slot_identity *self, uint64_t now_ns);
 
-/* Processes that are attached. */
-uint32_t hv_slots_live(const struct hv_slot_table *table);
-
 /* Processes that have work on the device which has not been seen to end. */
 uint32_t hv_slots_at_work(const struct hv_slot_table *table, uint32_t device);
 /* The same, and those that have launched something since then. */
