@@ -27,6 +27,7 @@ class BrokenWorker:
         self.why = why
         self._next_revision = next_revision
         self._revision = next_revision()
+        self._kept_by = self.keeper  # as it is shown until its end is told
 
     @property
     def keeper(self) -> ProcessIdentity | None:
@@ -69,14 +70,14 @@ class BrokenWorker:
 
     async def watch(self, changed: Callable[[], None]) -> None:
         """Tell when it has ended. Cancel-safe."""
-        keeper = self.keeper
-        descriptor = open_process(keeper) if keeper is not None else None
-        if descriptor is None:
+        if self._kept_by is None:
             return
-        try:
-            await ended(descriptor)
-        finally:
-            os.close(descriptor)
+        descriptor = open_process(self._kept_by)
+        if descriptor is not None:  # else it has ended since it was found
+            try:
+                await ended(descriptor)
+            finally:
+                os.close(descriptor)
         self._revision = self._next_revision()
         changed()
 

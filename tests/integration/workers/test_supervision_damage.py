@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from hypervisor.model import Refusal, RestartPolicy, Worker, WorkerPhase
+from hypervisor.model import Refusal, RestartPolicy, Revision, Worker, WorkerPhase
 from hypervisor.workers import Supervisor
 from hypervisor.workers.backoff import Backoff
+from hypervisor.workers.broken import BrokenWorker
 from hypervisor.workers.shim_files import locked, read_status
 from tests.integration.workers.conftest import Rig, is_alive, shell, until, until_phase
 
@@ -157,6 +159,25 @@ def test_one_that_ends_while_its_record_can_not_be_read_is_shown_as_ended(rig: R
             assert status is not None
             assert status.run == 2
             assert supervisor.statistics().records_damaged == 0
+
+    trio.run(body)
+
+
+def test_the_end_of_one_is_told_that_came_before_anybody_waited_for_it(rig: Rig) -> None:
+    async def body() -> None:
+        async with rig.supervisor() as supervisor:
+            pid = (await supervisor.start(shell("one", STEADY))).pid
+            assert pid is not None
+        revisions = (Revision(1, number) for number in itertools.count(1))
+        broken = BrokenWorker(rig.folder("one"), "it is cut", next_revision=lambda: next(revisions))
+        before = broken.worker()
+        assert before.pid == pid
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: broken.keeper is None, "its end")
+        told: list[Worker] = []
+        with trio.fail_after(10):
+            await broken.watch(lambda: told.append(broken.worker()))
+        assert [(each.pid, each.revision > before.revision) for each in told] == [(None, True)]
 
     trio.run(body)
 
