@@ -221,6 +221,13 @@ static uint64_t ended_of(struct hv_sampler *sampler, const struct hv_sample *sam
     return same || ended_ns < sample->charged_ns ? ended_ns : sample->charged_ns;
 }
 
+/* Of graphs it is not found out how far: long ones tell by what they lay down. */
+static bool runs_beside_others(const struct hv_sampler *sampler, const struct hv_sample *sample)
+{
+    const struct hv_survey *survey = &sampler->surveys[sample->device];
+    return survey->several || (survey->graphs_in_several && sample->function->kind == HV_FUNCTION_GRAPH && !sample->laid);
+}
+
 struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct hv_sample *sample,
                                             const struct hv_files *files, uint64_t elapsed_ns, uint64_t now_ns)
 {
@@ -231,7 +238,7 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
                                       .copy = sample->function->kind == HV_FUNCTION_COPY};
     struct hv_measured measured = {.ns = result.measured_ns,
                                    .own_ns = result.measured_ns,
-                                   .beside_others = sampler->surveys[sample->device].several,
+                                   .beside_others = runs_beside_others(sampler, sample),
                                    .idle = sample->recorded_at_ns != 0,
                                    .held = hv_sample_is_held(files, sample->device, now_ns),
                                    .too_little = charges_are_too_little(files, sample->device),

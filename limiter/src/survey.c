@@ -201,6 +201,14 @@ bool hv_survey_wants(struct hv_sampler *sampler, uint32_t device, CUstream strea
     return hv_load_relaxed_32(&survey->wanted) != 0;
 }
 
+void hv_survey_note_graph(struct hv_sampler *sampler, uint32_t device, CUstream stream)
+{
+    struct hv_survey *survey = &sampler->surveys[device];
+    survey->graphs_in_several = survey->graphs_in_several || (survey->graphs && survey->graph_stream != stream);
+    survey->graphs = true;
+    survey->graph_stream = stream;
+}
+
 uint32_t hv_survey_overlap_ppm(const struct hv_sampler *sampler, uint32_t device)
 {
     uint32_t ppm = hv_load_relaxed_32(&sampler->surveys[device].overlap_ppm);

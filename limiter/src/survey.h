@@ -24,6 +24,9 @@ struct hv_survey {
     CUstream stream;    /* of the last launch */
     bool per_thread;
     bool several;       /* another one than that was seen */
+    CUstream graph_stream; /* of the last launch of a graph */
+    bool graphs;        /* one was seen */
+    bool graphs_in_several;
     uint64_t next_at_ns;
     uint64_t interval_ns;
     uint32_t count;     /* surveys done */
@@ -34,6 +37,9 @@ struct hv_survey {
 
 /* A launch into this stream comes by: is it to be taken into a survey? */
 bool hv_survey_wants(struct hv_sampler *sampler, uint32_t device, CUstream stream, bool per_thread, uint64_t now_ns);
+
+/* A graph is launched into this stream. Graphs are not surveyed: 24 of them may take half a minute. */
+void hv_survey_note_graph(struct hv_sampler *sampler, uint32_t device, CUstream stream);
 
 /* What of a learned cost is GPU time, because launches run beside each other. */
 uint32_t hv_survey_overlap_ppm(const struct hv_sampler *sampler, uint32_t device);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 from pathlib import Path
 
@@ -48,6 +49,9 @@ def client() -> Path:
 
 
 def _built(library: Library) -> Path:
-    made = build_library(library, FOLDER)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:  # tests that run side by side need the same
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = build_library(library, FOLDER)
     assert made is not None, f"the sources of {library.output} are not in the tree"
     return made

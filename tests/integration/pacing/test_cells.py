@@ -25,6 +25,7 @@ ALONE = {
     "two processes": Load(percent=50, kernels=(1000,), processes=2),
     "eight processes": Load(percent=25, kernels=(100,), processes=8),
     "four streams": Load(percent=25, kernels=(1000,), streams=4, grid=10000),
+    "graphs on four streams": Load(percent=50, kernels=(20,), form="graph", streams=4, grid=10000),
     "half a second": Load(percent=25, kernels=(500_000,)),
     "wide apart": Load(percent=25, kernels=(100,), later=(1000,), change_ms=5000),
 }
