@@ -50,7 +50,8 @@ ALIKE = 0.2  # of the mean busy ratio: readings that scatter by no more say the 
 ENOUGH_TO_HOLD_BACK = 3.0  # readings
 IN_A_ROW_ALIKE = 3  # readings that say the same, each within
 A_TENTH = 0.1  # of itself; and so far
-FAR = 0.25  # of the correction from it
+FAR = 0.25  # of the correction from it,
+NOT_SO_FAR = 0.05  # and where it lets more through than the share
 CALM = 0.3  # of what is left to 1, with each reading that leaves it open
 OWNED_UP_TO = 0.2  # of the busy time
 WORD_SECONDS = 1.5  # for so long the limiter's word that work has changed leaves readings out,
@@ -247,11 +248,12 @@ class Correction:
         sight = _Sight(x, u, EDGE * one, follows=in_a_row)
         row = (*self.row, sight)[-IN_A_ROW_ALIKE:] if in_a_row else ()
         watched = replace(watched, lately=watched.lately.after(sight, fade=FADING_LATELY), row=row)
-        return watched.told_by_a_row() or watched.held_back(share) or watched.weighed(sight)
+        return watched.told_by_a_row(share) or watched.held_back(share) or watched.weighed(sight)
 
-    def told_by_a_row(self) -> Correction | None:
+    def told_by_a_row(self, share: float) -> Correction | None:
         """Moved by the last three readings where all say the same, far from what is in force: other work, for which no
-        earlier reading says anything, and fading alone would forget too slowly. None where it is not so."""
+        earlier reading says anything, and fading alone would forget too slowly; or not so far, where the limit is not
+        held meanwhile. None where it is not so."""
         if len(self.row) < IN_A_ROW_ALIKE:
             return None
         x, u = sum(each.x for each in self.row), sum(each.u for each in self.row)
@@ -263,7 +265,12 @@ class Correction:
         for each in self.row:
             evidence = evidence.after(each)
         far = abs(ratio - self.value) - self._off(evidence)
-        if not alike or far <= FAR * self.value or (self.does_not_hold and ratio < self.value):
+        not_held = ratio > self.value and x > (share + ABOVE_POINTS) * len(self.row)
+        if (
+            not alike
+            or far <= (NOT_SO_FAR if not_held else FAR) * self.value
+            or (self.does_not_hold and ratio < self.value)
+        ):
             return None
         moved = _within(min(max(ratio, self.value / MOST_STEP), self.value * MOST_STEP))
         return replace(self, value=moved, frozen="", evidence=evidence, lately=evidence, surprises=())

@@ -217,6 +217,22 @@ def test_three_windows_that_say_the_same_end_what_came_before() -> None:
     assert values[-1] == pytest.approx(1.0, rel=0.02)
 
 
+def test_what_was_found_out_at_the_start_is_soon_given_up_where_the_limit_is_not_held() -> None:
+    """While a program begins, its processes are not at work the whole window; what they were charged then is too much
+    only for that time."""
+    plant = Plant(share=0.75, factor=1.0)
+    correction, charged, at = Correction(), 0.0, 100.0
+    values: list[float] = []
+    for busy, rate in [(0.36, 0.8), (0.49, 0.75), (0.6, 0.75), (0.62, 0.75), *[(0.88, 0.96)] * 4]:
+        at += 1 / 6
+        charged += rate / 6
+        plant.at, plant.charged = at, charged
+        correction = correction.after(replace(plant.reading(busy), processes=8))
+        values.append(correction.value)
+    assert values[3] < 0.8
+    assert values[-1] == pytest.approx(0.88 / 0.96, abs=0.005 * 7 / 0.96 + 0.01)
+
+
 def test_charges_that_are_counted_otherwise_are_no_evidence() -> None:
     """From one count to another there is no difference that says how much was charged."""
 
