@@ -6,7 +6,7 @@ BENCH_COMPUTE_SECONDS the time in which a new one is begun (600 unless given).
 BENCH_COMPUTE_MATRIX says what runs on the virtual clock: nothing given for the pairwise choice, a number for so many
 cells of the whole matrix by chance (the same each time), full for every cell, which takes hours, distinct for one of
 those that have the same figures in the simulator, missed for those of BENCH_COMPUTE_RESULTS that missed their target
-under an earlier revision, none for nothing. With
+under an earlier revision, other-N for N cells by chance with values that are not in the matrix, none for nothing. With
 
 - BENCH_COMPUTE_RESULTS=FILE each outcome is appended to that file as it comes, what is in it is not run again, and the
   table is of all that it holds, with those that have the same figures;
@@ -25,12 +25,13 @@ from pathlib import Path
 
 from tests.bench.figure import Figure
 from tests.pacing import Cell, Load, Result, campaign
-from tests.pacing.matrix import Choice, cell_of, covering_choices
+from tests.pacing.matrix import Choice, cell_of, covering_choices, other_choices
 from tests.pacing.outcome import Outcome, kept, missed, outcome_of, revision
 from tests.pacing.summary import Summary, summaries, where_it_misses
 
 MOST_CELLS = 60
 LONGEST_SECONDS = 20.0  # a cell whose window is longer runs on the virtual clock only
+OTHER = "other-"
 SHOWN = 60  # of more cells only those are told one by one that are not within their target
 
 
@@ -97,8 +98,12 @@ def _wanted(matrix: str, known: Sequence[Outcome]) -> list[Choice]:
     every = covering_choices(2) if not matrix else campaign.in_order()
     if matrix.isdecimal():
         every = every[: int(matrix)]
+    elif matrix.startswith(OTHER) and matrix.removeprefix(OTHER).isdecimal():
+        every = other_choices(int(matrix.removeprefix(OTHER)))
     elif matrix not in ("", "full", "distinct", "missed"):
-        raise ValueError(f"BENCH_COMPUTE_MATRIX={matrix}: a number, full, distinct, missed or none is needed")
+        raise ValueError(
+            f"BENCH_COMPUTE_MATRIX={matrix}: a number, full, distinct, missed, none or {OTHER}N (N cells) is needed"
+        )
     longest = float(os.environ.get("BENCH_COMPUTE_LONGEST", "inf"))
     some = campaign.part(every, os.environ.get("BENCH_COMPUTE_PART", ""))
     some = [choice for choice in some if cell_of(choice).window_seconds <= longest]

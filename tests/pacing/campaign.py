@@ -45,7 +45,7 @@ def left(choices: Iterable[Choice], known: Iterable[Outcome]) -> list[Choice]:
 
 def distinct(choices: Iterable[Choice], known: Iterable[Outcome]) -> list[Choice]:
     """The first of those that have the same figures in the simulator; none where one of them is known."""
-    seen = {like(choice) for choice in _choices_of(each for each in known if not each.why)}
+    seen = {like(choice) for choice, each in _of_the_matrix(known) if not each.why}
     found = []
     for choice in choices:
         if like(choice) not in seen:
@@ -57,7 +57,7 @@ def distinct(choices: Iterable[Choice], known: Iterable[Outcome]) -> list[Choice
 def with_those_alike(known: Sequence[Outcome]) -> list[Outcome]:
     """What was run, and what follows for cells that have the same figures in the simulator."""
     ran = {_key(each.values) for each in known}
-    by_kind = {like(choice): each for choice, each in zip(_choices_of(known), known, strict=True)}
+    by_kind = {like(choice): each for choice, each in _of_the_matrix(known)}
     follows = [
         replace(by_kind[like(choice)], cell=str(cell_of(choice)), values=words_of(choice))
         for choice in every_choice()
@@ -66,9 +66,10 @@ def with_those_alike(known: Sequence[Outcome]) -> list[Outcome]:
     return [*known, *follows]
 
 
-def _choices_of(known: Iterable[Outcome]) -> list[Choice]:
+def _of_the_matrix(known: Iterable[Outcome]) -> list[tuple[Choice, Outcome]]:
+    """Those of cells that are in the matrix, with their values."""
     choices = {_key(words_of(choice)): choice for choice in every_choice()}
-    return [choices[_key(each.values)] for each in known]
+    return [(choices[_key(each.values)], each) for each in known if _key(each.values) in choices]
 
 
 def to_repeat(choices: Iterable[Choice], known: Iterable[Outcome], now: str) -> list[Choice]:

@@ -21,6 +21,18 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "beside": ("nobody", "a Pod without a limit", "a limited Pod"),
     "daemon_seconds": (None, 2.0),
 }
+# None of them is in the matrix: what holds only there is fitted to it.
+OTHER_VALUES: Mapping[str, Sequence[Any]] = {
+    "percent": (15, 35, 60, 82),
+    "kernels": ((35,), (240,), (2_500,), (7_000,), (60, 60, 900)),
+    "grid": (27, 216, 432),
+    "form": ("plain", "graph", "cooperative"),
+    "processes": (1, 3, 5),
+    "streams": (1, 2, 3),
+    "devices": (1, 2),
+    "beside": ("nobody", "a Pod without a limit", "a limited Pod"),
+    "daemon_seconds": (None, 3.5),
+}
 RESIDENT_BLOCKS = 864  # of 256 threads on the simulated card: no cooperative grid is larger
 
 Choice = tuple[Any, ...]
@@ -58,6 +70,13 @@ def every_choice() -> tuple[Choice, ...]:
     return tuple(choice for choice in itertools.product(*FACTORS.values()) if not why_not(choice))
 
 
+def other_choices(count: int, *, seed: int = 3) -> list[Choice]:
+    """So many cells by chance, the same each time, all of whose values are not in the matrix."""
+    choices = [choice for choice in itertools.product(*OTHER_VALUES.values()) if not why_not(choice)]
+    random.Random(seed).shuffle(choices)
+    return choices[:count]
+
+
 def every_cell() -> Iterator[Cell]:
     """The whole matrix."""
     return map(cell_of, every_choice())
@@ -70,7 +89,7 @@ def words_of(choice: Choice) -> dict[str, str]:
 
 def _word(factor: str, value: Any) -> str:
     if factor == "kernels":
-        return "mix" if value == MIXED else f"{value[0]} us"
+        return "mix" if value == MIXED else ",".join(map(str, value)) + " us"
     if factor == "percent":
         return f"{value:g} %"
     if factor == "daemon_seconds":

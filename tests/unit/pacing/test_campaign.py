@@ -9,7 +9,7 @@ import pytest
 
 from tests.bench import bench_compute
 from tests.pacing import Cell, Result, campaign
-from tests.pacing.matrix import Choice, cell_of, every_choice, like, words_of
+from tests.pacing.matrix import FACTORS, Choice, cell_of, every_choice, like, other_choices, words_of
 from tests.pacing.outcome import Outcome, keep, kept, missed, outcome_of
 from tests.pacing.summary import summaries, where_it_misses
 
@@ -124,12 +124,17 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("BENCH_COMPUTE_LONGEST", "1")
     monkeypatch.setenv("BENCH_COMPUTE_MATRIX", "full")
     bench_compute.measure()  # no window is that short
+    monkeypatch.delenv("BENCH_COMPUTE_LONGEST")
+    monkeypatch.delenv("BENCH_COMPUTE_PART")
+    monkeypatch.setenv("BENCH_COMPUTE_MATRIX", "other-2")
+    bench_compute.measure()
     monkeypatch.setenv("BENCH_COMPUTE_MATRIX", "none")
     figures = bench_compute.measure()
     order = [str(cell_of(choice)) for choice in campaign.in_order()[:6]]
     first, *rest = ran  # what is run to build what all need
-    assert sorted(rest) == sorted([*order[:4], first, order[5]])
-    assert len(figures) == 5 + 2 + 1  # each cell, alone and beside others, the time
+    others = [str(cell_of(choice)) for choice in other_choices(2)]
+    assert sorted(rest) == sorted([*order[:4], first, order[5], first, *others])
+    assert len(figures) == 7 + 2 + 1  # each cell, alone and beside others, the time
 
 
 def test_none_is_begun_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,3 +164,13 @@ def test_what_could_not_be_measured_misses_and_is_told_first() -> None:
     assert missed([outcome(some[1], 0.1), outcome(some[2], 7.5), failed]) == [failed, outcome(some[2], 7.5)]
     assert math.isnan(failed.error)
     assert not failed.holds
+
+
+def test_other_cells_have_no_value_that_is_in_the_matrix() -> None:
+    choices = other_choices(200)
+    assert len(set(choices)) == 200
+    factors = {"percent", "kernels", "grid"}
+    for choice in choices:
+        values = dict(zip(FACTORS, choice, strict=True))
+        assert all(values[factor] not in FACTORS[factor] for factor in factors)
+        assert values["processes"] in (1, 3, 5)
