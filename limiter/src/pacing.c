@@ -206,13 +206,13 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
         thread->paid_for = function;
     hv_costs_publish(function, gate->now_ns);
     struct hv_sampler *sampler = &gate->process->sampler;
-    if (launch->kind == HV_LAUNCH_GRAPH)
-        hv_survey_note_graph(sampler, gate->device, launch->stream);
-    bool surveyed = measurable && cost != 0 && launch->kind == HV_LAUNCH_KERNEL &&
+    bool fits = launch->kind == HV_LAUNCH_KERNEL ||
+                (launch->kind == HV_LAUNCH_GRAPH && hv_load_relaxed_32(&function->is_long) == 0); /* 24 long ones take a minute */
+    bool surveyed = measurable && cost != 0 && fits &&
                     hv_survey_wants(sampler, gate->device, launch->stream, launch->per_thread, gate->now_ns);
     if (measurable && (surveyed || should_sample(gate, function))) /* last: from here the device may be waiting for us */
         launch->sample = hv_sampler_begin(sampler, function, gate->device, launch->stream,
-                                          launch->per_thread, charged);
+                                          launch->per_thread, charged, surveyed);
     if (launch->sample != NULL)
         sample_next(function, launch->sample);
     if (launch->sample != NULL && launch->sample->laid) /* counted by what it turns out to take */

@@ -54,6 +54,8 @@ static void follow_basis(struct hv_gate *gate)
         gate->correction_ppm = scaled < HV_SHARE_FULL_PPM ? (uint32_t)scaled : HV_SHARE_FULL_PPM;
     else if (gate->correction_ppm > HV_SHARE_FULL_PPM && gate->overlap_ppm > basis)
         gate->correction_ppm = scaled > HV_SHARE_FULL_PPM ? (uint32_t)scaled : HV_SHARE_FULL_PPM;
+    else if (gate->correction_ppm < HV_SHARE_FULL_PPM && hv_is_other_work(basis, gate->overlap_ppm))
+        gate->correction_ppm = HV_SHARE_FULL_PPM;
 }
 
 void hv_gate_look(struct hv_gate *gate)

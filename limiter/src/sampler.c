@@ -59,7 +59,7 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *file
         (void)hv_sample_advance_ended(sampler, sample);
         end_under_way(sampler, sample);
         if (sample->surveyed)
-            hv_survey_keep(sampler, sample, hv_sample_is_held(files, device, now_ns), now_ns);
+            hv_survey_keep(sampler, sample, hv_sample_is_alone(files, device, now_ns), now_ns);
         else
             hv_store_release_32(&sample->state, HV_SAMPLE_FREE);
     }
@@ -154,7 +154,7 @@ static struct hv_sample *prepare(struct hv_sampler *sampler, uint32_t device, CU
 }
 
 struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_function *function, uint32_t device,
-                                   CUstream stream, bool per_thread, uint64_t charged_ns)
+                                   CUstream stream, bool per_thread, uint64_t charged_ns, bool surveyed)
 {
     if (!hv_events_are_there() || !try_enter(sampler))
         return NULL;
@@ -175,7 +175,8 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         if (sample->laid)
             hv_add_relaxed(&sampler->long_ns[device], charged_ns);
         hv_add_acq_rel_32(&sampler->pending[device], 1);
-        sample->surveyed = !sample->unlearned && hv_load_relaxed_32(&sampler->surveys[device].wanted) != 0;
+        uint32_t wanted = hv_load_relaxed_32(&sampler->surveys[device].wanted);
+        sample->surveyed = surveyed && wanted != 0 && wanted <= HV_SURVEYED; /* another thread's launch may have been the last */
         if (sample->surveyed) {
             hv_sub_acq_rel_32(&sampler->surveys[device].wanted, 1);
             hv_add_acq_rel_32(&sampler->surveys[device].under_way, 1);

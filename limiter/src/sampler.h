@@ -106,7 +106,7 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *file
 /* Record the event before a launch. NULL: this launch can't be measured, because
  * the stream is being captured, or there is no room. */
 struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_function *function, uint32_t device,
-                                   CUstream stream, bool per_thread, uint64_t charged_ns);
+                                   CUstream stream, bool per_thread, uint64_t charged_ns, bool surveyed);
 
 /* Record the event after it, or drop the sample if the launch failed. */
 void hv_sampler_end(struct hv_sampler *sampler, struct hv_sample *sample, CUstream stream, bool per_thread,

@@ -153,6 +153,12 @@ static uint32_t crowd(const struct hv_files *files, const struct hv_sample *samp
     return (uint32_t)others + own_at_work(files, sample->device, now_ns);
 }
 
+bool hv_sample_is_alone(const struct hv_files *files, uint32_t device, uint64_t now_ns)
+{
+    uint64_t told = hv_load_relaxed(&files->control[device]->neighbours);
+    return told != 0 && (told & HV_BORROWED_SHARE_MASK) == 0 && own_at_work(files, device, now_ns) == 1;
+}
+
 static uint64_t averaged(uint64_t mean, uint64_t new, uint32_t over)
 {
     return mean == 0 ? new : mean - mean / over + new / over;
@@ -221,11 +227,10 @@ static uint64_t ended_of(struct hv_sampler *sampler, const struct hv_sample *sam
     return same || ended_ns < sample->charged_ns ? ended_ns : sample->charged_ns;
 }
 
-/* Of graphs it is not found out how far: long ones tell by what they lay down. */
+/* Long graphs are not surveyed: they tell by what they lay down. */
 static bool runs_beside_others(const struct hv_sampler *sampler, const struct hv_sample *sample)
 {
-    const struct hv_survey *survey = &sampler->surveys[sample->device];
-    return survey->several || (survey->graphs_in_several && sample->function->kind == HV_FUNCTION_GRAPH && !sample->laid);
+    return sampler->surveys[sample->device].several && !(sample->laid && sample->function->kind == HV_FUNCTION_GRAPH);
 }
 
 struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct hv_sample *sample,

@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "survey_time.h"
 
-#define HV_SURVEYED 24 /* launches in a survey */
 #define HV_SURVEYS 8   /* of which the results are kept */
 
 struct hv_sample;
@@ -24,29 +24,23 @@ struct hv_survey {
     CUstream stream;    /* of the last launch */
     bool per_thread;
     bool several;       /* another one than that was seen */
-    CUstream graph_stream; /* of the last launch of a graph */
-    bool graphs;        /* one was seen */
-    bool graphs_in_several;
     uint64_t next_at_ns;
     uint64_t interval_ns;
     uint32_t count;     /* surveys done */
-    uint32_t recent_ppm[HV_SURVEYS];
-    float recent_usual[HV_SURVEYS]; /* times of their launches, over what those cost */
+    uint32_t skipped;   /* launches before the last one began */
+    struct hv_survey_found recent[HV_SURVEYS];
     uint32_t overlap_ppm; /* 0: as HV_SHARE_FULL_PPM */
 };
 
 /* A launch into this stream comes by: is it to be taken into a survey? */
 bool hv_survey_wants(struct hv_sampler *sampler, uint32_t device, CUstream stream, bool per_thread, uint64_t now_ns);
 
-/* A graph is launched into this stream. Graphs are not surveyed: 24 of them may take half a minute. */
-void hv_survey_note_graph(struct hv_sampler *sampler, uint32_t device, CUstream stream);
-
 /* What of a learned cost is GPU time, because launches run beside each other. */
 uint32_t hv_survey_overlap_ppm(const struct hv_sampler *sampler, uint32_t device);
 
-/* A sample of the survey has ended and was measured: kept until all have. held:
- * as in struct hv_measured. */
-void hv_survey_keep(struct hv_sampler *sampler, struct hv_sample *sample, bool held, uint64_t now_ns);
+/* A sample of the survey has ended and was measured: kept until all have. alone: no other process
+ * has turns on the device. */
+void hv_survey_keep(struct hv_sampler *sampler, struct hv_sample *sample, bool alone, uint64_t now_ns);
 
 /* A sample, of the survey or not, that will not be measured. */
 void hv_survey_leave(struct hv_sampler *sampler, struct hv_sample *sample);
