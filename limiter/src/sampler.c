@@ -59,7 +59,7 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *file
         (void)hv_sample_advance_ended(sampler, sample);
         end_under_way(sampler, sample);
         if (sample->surveyed)
-            hv_survey_keep(sampler, sample, hv_sample_is_alone(files, device, now_ns), now_ns);
+            hv_survey_keep(sampler, sample, hv_sample_crowd(files, device, now_ns), now_ns);
         else
             hv_store_release_32(&sample->state, HV_SAMPLE_FREE);
     }

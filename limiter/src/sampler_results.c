@@ -153,10 +153,10 @@ static uint32_t crowd(const struct hv_files *files, const struct hv_sample *samp
     return (uint32_t)others + own_at_work(files, sample->device, now_ns);
 }
 
-bool hv_sample_is_alone(const struct hv_files *files, uint32_t device, uint64_t now_ns)
+uint32_t hv_sample_crowd(const struct hv_files *files, uint32_t device, uint64_t now_ns)
 {
     uint64_t told = hv_load_relaxed(&files->control[device]->neighbours);
-    return told != 0 && (told & HV_BORROWED_SHARE_MASK) == 0 && own_at_work(files, device, now_ns) == 1;
+    return told == 0 ? 0 : (uint32_t)(told & HV_BORROWED_SHARE_MASK) + own_at_work(files, device, now_ns);
 }
 
 static uint64_t averaged(uint64_t mean, uint64_t new, uint32_t over)

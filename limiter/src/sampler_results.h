@@ -22,7 +22,8 @@ uint64_t hv_sample_advance_ended(struct hv_sampler *sampler, const struct hv_sam
 
 /* A correction was found out, and whoever found it is silent. */
 bool hv_sample_is_held(const struct hv_files *files, uint32_t device, uint64_t now_ns);
-/* No other process has turns on the device, as far as the daemon has told. */
-bool hv_sample_is_alone(const struct hv_files *files, uint32_t device, uint64_t now_ns);
+
+/* Processes that have turns on the device, as far as the daemon has told; 0: it never has. */
+uint32_t hv_sample_crowd(const struct hv_files *files, uint32_t device, uint64_t now_ns);
 
 #endif

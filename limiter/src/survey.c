@@ -5,7 +5,7 @@
 
 /* Time between two surveys: at first, and once their results agree. */
 #define FIRST_SURVEY_NS UINT64_C(20000000)
-#define LONGEST_SURVEY_NS UINT64_C(250000000)
+#define LONGEST_SURVEY_NS UINT64_C(100000000)
 
 /* A survey is due most often when launches have just waited, so it begins so many launches later each time: as often with
  * each of a round of launches. */
@@ -72,7 +72,7 @@ static uint32_t recent_overlap(const struct hv_survey *survey)
                                       : (uint32_t)(overlap * HV_SHARE_FULL_PPM);
 }
 
-static void conclude(struct hv_sampler *sampler, uint32_t device, bool alone, uint64_t now_ns)
+static void conclude(struct hv_sampler *sampler, uint32_t device, uint32_t crowd, uint64_t now_ns)
 {
     struct hv_survey *survey = &sampler->surveys[device];
     struct hv_surveyed launches[HV_SURVEYED];
@@ -87,20 +87,20 @@ static void conclude(struct hv_sampler *sampler, uint32_t device, bool alone, ui
     for (uint32_t age = 0; age < recent_surveys(survey); age++)
         for (uint32_t i = 0; i < HV_SURVEY_FITS; i++)
             spoke[i] += recent_survey(survey, age)->speaks[i];
-    if (!hv_survey_time(launches, count, alone, spoke, &found)) /* the streams were used one after the other */
+    if (!hv_survey_time(launches, count, crowd, spoke, &found)) /* the streams were used one after the other */
         found = (struct hv_survey_found){.covered_ms = 1, .charged_ms = 1};
     survey->recent[survey->count % HV_SURVEYS] = found;
     survey->count++;
     hv_store_relaxed_32(&survey->overlap_ppm, recent_overlap(survey));
 }
 
-void hv_survey_keep(struct hv_sampler *sampler, struct hv_sample *sample, bool alone, uint64_t now_ns)
+void hv_survey_keep(struct hv_sampler *sampler, struct hv_sample *sample, uint32_t crowd, uint64_t now_ns)
 {
     struct hv_survey *survey = &sampler->surveys[sample->device];
     hv_store_release_32(&sample->state, HV_SAMPLE_MEASURED);
     hv_sub_acq_rel_32(&survey->under_way, 1);
     if (hv_load_acquire_32(&survey->under_way) == 0 && hv_load_acquire_32(&survey->wanted) == 0)
-        conclude(sampler, sample->device, alone, now_ns);
+        conclude(sampler, sample->device, crowd, now_ns);
 }
 
 /* Without the lock: what two threads lose to each other here is a survey that comes later. */

@@ -38,9 +38,9 @@ bool hv_survey_wants(struct hv_sampler *sampler, uint32_t device, CUstream strea
 /* What of a learned cost is GPU time, because launches run beside each other. */
 uint32_t hv_survey_overlap_ppm(const struct hv_sampler *sampler, uint32_t device);
 
-/* A sample of the survey has ended and was measured: kept until all have. alone: no other process
- * has turns on the device. */
-void hv_survey_keep(struct hv_sampler *sampler, struct hv_sample *sample, bool alone, uint64_t now_ns);
+/* A sample of the survey has ended and was measured: kept until all have. crowd: as for
+ * hv_survey_time. */
+void hv_survey_keep(struct hv_sampler *sampler, struct hv_sample *sample, uint32_t crowd, uint64_t now_ns);
 
 /* A sample, of the survey or not, that will not be measured. */
 void hv_survey_leave(struct hv_sampler *sampler, struct hv_sample *sample);

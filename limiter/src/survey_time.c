@@ -14,6 +14,9 @@
 /* Launches that speak for another way than the first by chance. */
 #define UNPROVEN 4
 
+/* Turns of all processes take at most so long for each. */
+#define ROUND_MS 4
+
 /* So many launches run beside each other at full speed, and each more slows all of them down; 0: however many. */
 static const uint32_t fits[HV_SURVEY_FITS] = {0, 4, 2, 1};
 
@@ -52,7 +55,6 @@ static void cut(const struct hv_surveyed *launches, uint32_t count, struct piece
     pieces->count = 2 * count - 1;
     for (uint32_t i = 0; i < pieces->count; i++) {
         pieces->beside[i] = 0;
-        pieces->own_ms[i] = 0;
         for (uint32_t j = 0; j < count; j++)
             pieces->beside[i] += is_under_way(&launches[j], pieces, i);
     }
@@ -94,37 +96,39 @@ static float work_ms(const struct hv_surveyed *launch, const struct pieces *piec
     return work;
 }
 
-/* What speaks for a way: launches that took the same by it, but for others' turns, and those that took what they cost.
- * usual: what launches took by it, over their cost. */
-static uint32_t explained(const struct hv_surveyed *launches, uint32_t count, const struct pieces *pieces,
-                          const struct within *within, uint32_t fit, float *usual)
+/* What launches took by a way over their costs, others' turns left out. alike: so many took the same, by_cost: and so many
+ * what they cost. */
+static float usual_of(const struct hv_surveyed *launches, uint32_t count, const struct pieces *pieces,
+                      const struct within *within, uint32_t fit, uint32_t *alike, uint32_t *by_cost)
 {
-    uint32_t ratios[HV_SURVEYED], known = 0, alike = 0, by_cost = 0;
+    uint32_t ratios[HV_SURVEYED], known = 0;
+    *alike = *by_cost = 0;
     for (uint32_t i = 0; i < count; i++)
         if (launches[i].begin_ms >= within->from_ms && launches[i].end_ms <= within->all_until_ms) {
             float ratio = work_ms(&launches[i], pieces, fit) / launches[i].cost_ms;
-            by_cost += ratio * NEAR >= 1 && ratio <= NEAR;
+            *by_cost += ratio * NEAR >= 1 && ratio <= NEAR;
             ratios[known++] = (uint32_t)((ratio < MOST_RATIO ? ratio : MOST_RATIO) * PPM);
         }
-    *usual = known == 0 ? 1 : (float)hv_undisturbed(ratios, known, &alike) / PPM;
+    return known == 0 ? 1 : (float)hv_undisturbed(ratios, known, alike) / PPM;
+}
+
+static uint32_t explained(const struct hv_surveyed *launches, uint32_t count, const struct pieces *pieces,
+                          const struct within *within, uint32_t fit)
+{
+    uint32_t alike, by_cost;
+    (void)usual_of(launches, count, pieces, within, fit, &alike, &by_cost); /* not asked for */
     return alike + by_cost;
 }
 
 /* The way for which this survey and those before speak most. Where others' turns lengthen all launches none does. */
-static uint32_t find_fit(const struct hv_surveyed *launches, uint32_t count, const struct pieces *pieces,
-                         const struct within *within, const uint32_t *spoke, uint32_t *speaks, float *usual)
+static uint32_t find_fit(const uint32_t *spoke, const uint32_t *speaks)
 {
-    uint32_t fit = 0, most = 0;
-    for (uint32_t i = 0; i < HV_SURVEY_FITS; i++) {
-        float over_cost;
-        speaks[i] = explained(launches, count, pieces, within, i, &over_cost);
-        uint32_t all = spoke[i] + speaks[i] + (i == 0 ? UNPROVEN : 0);
-        if (i > 0 && all <= most)
-            continue;
-        fit = i;
-        most = all;
-        *usual = over_cost;
-    }
+    uint32_t fit = 0, most = spoke[0] + speaks[0] + UNPROVEN;
+    for (uint32_t i = 1; i < HV_SURVEY_FITS; i++)
+        if (spoke[i] + speaks[i] > most) {
+            fit = i;
+            most = spoke[i] + speaks[i];
+        }
     return fit;
 }
 
@@ -146,19 +150,24 @@ static void place(const struct hv_surveyed *launch, struct pieces *pieces, uint3
     }
 }
 
-/* Those first that others' turns have delayed the least: they tell best when the process had its own. */
-static void find_own(const struct hv_surveyed *launches, uint32_t count, struct pieces *pieces, uint32_t fit,
-                     float most_over_cost)
+/* Those first that others' turns have delayed the least: they tell best when the process had its own. A cost is what
+ * undisturbed launches take, so what is beyond it are others' turns; unless it is known that nobody else has any. */
+static void find_own(const struct hv_surveyed *launches, uint32_t count, struct pieces *pieces,
+                     const struct within *within, uint32_t fit, bool alone)
 {
-    uint32_t order[HV_SURVEYED];
+    uint32_t order[HV_SURVEYED], alike, by_cost;
     float delay[HV_SURVEYED], work[HV_SURVEYED];
+    float usual = usual_of(launches, count, pieces, within, fit, &alike, &by_cost);
+    for (uint32_t i = 0; i < pieces->count; i++)
+        pieces->own_ms[i] = 0;
     for (uint32_t i = 0; i < count; i++) {
-        float whole = work_ms(&launches[i], pieces, fit), most = launches[i].cost_ms * most_over_cost;
-        work[i] = whole < most ? whole : most;
+        float whole = work_ms(&launches[i], pieces, fit), most = launches[i].cost_ms * (usual < 1 ? usual : 1);
+        work[i] = alone || whole < most ? whole : most;
         delay[i] = whole - work[i];
         uint32_t at = i;
         for (; at > 0 && (delay[order[at - 1]] > delay[i] ||
-                          (delay[order[at - 1]] == delay[i] && launches[order[at - 1]].end_ms < launches[i].end_ms)); at--)
+                          (delay[order[at - 1]] == delay[i] && launches[order[at - 1]].end_ms < launches[i].end_ms));
+             at--)
             order[at] = order[at - 1];
         order[at] = i;
     }
@@ -182,22 +191,47 @@ static float charged_ms(const struct hv_surveyed *launch, const struct pieces *p
     return all > 0 ? launch->cost_ms * part / all : 0;
 }
 
-bool hv_survey_time(const struct hv_surveyed *launches, uint32_t count, bool alone, const uint32_t *spoke,
+static float own_within(const struct pieces *pieces, const struct within *within)
+{
+    float own = 0;
+    for (uint32_t i = 0; i < pieces->count; i++)
+        if (pieces->at_ms[i] >= within->from_ms && pieces->at_ms[i + 1] <= within->to_ms)
+            own += pieces->own_ms[i];
+    return own;
+}
+
+/* Whoever has work all the time has turns as long as anybody's: is so little own time found that it can't be? */
+static bool is_too_little(const struct pieces *pieces, const struct within *within, uint32_t crowd)
+{
+    float all = within->to_ms - within->from_ms;
+    if (crowd < 2 || all < (float)crowd * ROUND_MS)
+        return false;
+    for (uint32_t i = 0; i < pieces->count; i++)
+        if (pieces->beside[i] == 0 && pieces->at_ms[i] >= within->from_ms && pieces->at_ms[i + 1] <= within->to_ms &&
+            pieces->at_ms[i + 1] > pieces->at_ms[i])
+            return false;
+    return own_within(pieces, within) * (float)crowd * NEAR < all;
+}
+
+bool hv_survey_time(const struct hv_surveyed *launches, uint32_t count, uint32_t crowd, const uint32_t *spoke,
                     struct hv_survey_found *found)
 {
     struct pieces pieces;
     struct within within;
-    float usual = 1;
     *found = (struct hv_survey_found){0};
     if (!find_within(launches, count, &within))
         return false;
     cut(launches, count, &pieces);
-    uint32_t fit = find_fit(launches, count, &pieces, &within, spoke, found->speaks, &usual);
-    /* A cost is what undisturbed launches take, so what is beyond it are others' turns. */
-    find_own(launches, count, &pieces, fit, alone ? PPM : usual < 1 ? usual : 1);
-    for (uint32_t i = 0; i < pieces.count; i++)
-        if (pieces.at_ms[i] >= within.from_ms && pieces.at_ms[i + 1] <= within.to_ms)
-            found->covered_ms += pieces.own_ms[i];
+    for (uint32_t fit = 0; fit < HV_SURVEY_FITS; fit++)
+        found->speaks[fit] = explained(launches, count, &pieces, &within, fit);
+    uint32_t fit = find_fit(spoke, found->speaks);
+    for (;; fit++) {
+        find_own(launches, count, &pieces, &within, fit, crowd == 1);
+        if (fit + 1 == HV_SURVEY_FITS || !is_too_little(&pieces, &within, crowd))
+            break;
+        found->speaks[fit] = 0;
+    }
+    found->covered_ms = own_within(&pieces, &within);
     for (uint32_t i = 0; i < count; i++)
         found->charged_ms += charged_ms(&launches[i], &pieces, &within, fit);
     return found->charged_ms > 0;

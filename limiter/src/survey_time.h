@@ -28,9 +28,10 @@ struct hv_survey_found {
     uint32_t speaks[HV_SURVEY_FITS]; /* how much speaks for each of the ways */
 };
 
-/* The launches are in the order of their beginnings. alone: nobody else has turns on the device. spoke: what speaks for
+/* The launches are in the order of their beginnings. crowd: processes that have turns on the device, this one among
+ * them; 0: not known. spoke: what speaks for
  * each way by the surveys before. False: they say nothing about launches beside each other. */
-bool hv_survey_time(const struct hv_surveyed *launches, uint32_t count, bool alone, const uint32_t *spoke,
+bool hv_survey_time(const struct hv_surveyed *launches, uint32_t count, uint32_t crowd, const uint32_t *spoke,
                     struct hv_survey_found *found);
 
 #endif
