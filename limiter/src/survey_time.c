@@ -14,8 +14,8 @@
 /* Launches that speak for another way than the first by chance. */
 #define UNPROVEN 4
 
-/* Turns of all processes take at most so long for each. */
-#define ROUND_MS 4
+/* Of a process on the device, at most. */
+#define TURN_MS 2
 
 /* So many launches run beside each other at full speed, and each more slows all of them down; 0: however many. */
 static const uint32_t fits[HV_SURVEY_FITS] = {0, 4, 2, 1};
@@ -204,13 +204,23 @@ static float own_within(const struct pieces *pieces, const struct within *within
 static bool is_too_little(const struct pieces *pieces, const struct within *within, uint32_t crowd)
 {
     float all = within->to_ms - within->from_ms;
-    if (crowd < 2 || all < (float)crowd * ROUND_MS)
+    if (crowd < 2 || all < (float)crowd * 2 * TURN_MS)
         return false;
     for (uint32_t i = 0; i < pieces->count; i++)
         if (pieces->beside[i] == 0 && pieces->at_ms[i] >= within->from_ms && pieces->at_ms[i + 1] <= within->to_ms &&
             pieces->at_ms[i + 1] > pieces->at_ms[i])
             return false;
-    return own_within(pieces, within) * (float)crowd * NEAR < all;
+    return (own_within(pieces, within) + TURN_MS) * (float)crowd < all;
+}
+
+static void measure(const struct hv_surveyed *launches, uint32_t count, struct pieces *pieces, const struct within *within,
+                    uint32_t fit, uint32_t crowd, struct hv_survey_found *found)
+{
+    find_own(launches, count, pieces, within, fit, crowd == 1);
+    found->covered_ms = own_within(pieces, within);
+    found->charged_ms = 0;
+    for (uint32_t i = 0; i < count; i++)
+        found->charged_ms += charged_ms(&launches[i], pieces, within, fit);
 }
 
 bool hv_survey_time(const struct hv_surveyed *launches, uint32_t count, uint32_t crowd, const uint32_t *spoke,
@@ -225,14 +235,12 @@ bool hv_survey_time(const struct hv_surveyed *launches, uint32_t count, uint32_t
     for (uint32_t fit = 0; fit < HV_SURVEY_FITS; fit++)
         found->speaks[fit] = explained(launches, count, &pieces, &within, fit);
     uint32_t fit = find_fit(spoke, found->speaks);
-    for (;; fit++) {
-        find_own(launches, count, &pieces, &within, fit, crowd == 1);
-        if (fit + 1 == HV_SURVEY_FITS || !is_too_little(&pieces, &within, crowd))
-            break;
+    measure(launches, count, &pieces, &within, fit, crowd, found);
+    if (fit + 1 < HV_SURVEY_FITS &&
+        (is_too_little(&pieces, &within, crowd) || found->covered_ms > found->charged_ms * NEAR)) {
+        /* What else explains it is not known, but no more than all that was charged is GPU time. */
         found->speaks[fit] = 0;
+        measure(launches, count, &pieces, &within, HV_SURVEY_FITS - 1, crowd, found);
     }
-    found->covered_ms = own_within(&pieces, &within);
-    for (uint32_t i = 0; i < count; i++)
-        found->charged_ms += charged_ms(&launches[i], &pieces, &within, fit);
     return found->charged_ms > 0;
 }
