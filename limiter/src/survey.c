@@ -77,17 +77,13 @@ static void conclude(struct hv_sampler *sampler, uint32_t device, uint32_t crowd
     struct hv_survey *survey = &sampler->surveys[device];
     struct hv_surveyed launches[HV_SURVEYED];
     struct hv_survey_found found;
-    uint32_t spoke[HV_SURVEY_FITS] = {0};
     uint32_t count = take_launches(sampler, device, launches);
     survey->next_at_ns = now_ns + survey->interval_ns;
     survey->interval_ns += survey->interval_ns / 2;
     survey->interval_ns = survey->interval_ns < LONGEST_SURVEY_NS ? survey->interval_ns : LONGEST_SURVEY_NS;
     if (count < HV_SURVEYED / 2)
         return;
-    for (uint32_t age = 0; age < recent_surveys(survey); age++)
-        for (uint32_t i = 0; i < HV_SURVEY_FITS; i++)
-            spoke[i] += recent_survey(survey, age)->speaks[i];
-    if (!hv_survey_time(launches, count, crowd, spoke, &found)) /* the streams were used one after the other */
+    if (!hv_survey_time(launches, count, crowd, survey->spoke, &found)) /* the streams were used one after the other */
         found = (struct hv_survey_found){.covered_ms = 1, .charged_ms = 1};
     survey->recent[survey->count % HV_SURVEYS] = found;
     survey->count++;
@@ -150,6 +146,8 @@ void hv_survey_again(struct hv_sampler *sampler, uint32_t device, uint64_t now_n
     if (survey->count == 0)
         return;
     survey->count = 0;
+    for (uint32_t i = 0; i < HV_SURVEY_FITS; i++)
+        survey->spoke[i] = 0;
     survey->interval_ns = FIRST_SURVEY_NS;
     survey->next_at_ns = now_ns;
     hv_store_relaxed_32(&survey->overlap_ppm, 0);

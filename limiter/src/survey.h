@@ -28,6 +28,7 @@ struct hv_survey {
     uint64_t interval_ns;
     uint32_t count;     /* surveys done */
     uint32_t skipped;   /* launches before the last one began */
+    uint32_t spoke[HV_SURVEY_FITS]; /* for each way in which launches may slow each other down */
     struct hv_survey_found recent[HV_SURVEYS];
     uint32_t overlap_ppm; /* 0: as HV_SHARE_FULL_PPM */
 };

@@ -14,6 +14,8 @@
 /* Launches that speak for another way than the first by chance. */
 #define UNPROVEN 4
 
+#define FADING 16 /* of what spoke for a way with each new survey */
+
 /* Of a process on the device, at most. */
 #define TURN_MS 2
 
@@ -120,14 +122,14 @@ static uint32_t explained(const struct hv_surveyed *launches, uint32_t count, co
     return alike + by_cost;
 }
 
-/* The way for which this survey and those before speak most. Where others' turns lengthen all launches none does. */
-static uint32_t find_fit(const uint32_t *spoke, const uint32_t *speaks)
+/* The way for which the surveys speak most. Where others' turns lengthen all launches none does. */
+static uint32_t find_fit(const uint32_t *spoke)
 {
-    uint32_t fit = 0, most = spoke[0] + speaks[0] + UNPROVEN;
+    uint32_t fit = 0, most = spoke[0] + UNPROVEN;
     for (uint32_t i = 1; i < HV_SURVEY_FITS; i++)
-        if (spoke[i] + speaks[i] > most) {
+        if (spoke[i] > most) {
             fit = i;
-            most = spoke[i] + speaks[i];
+            most = spoke[i];
         }
     return fit;
 }
@@ -223,7 +225,7 @@ static void measure(const struct hv_surveyed *launches, uint32_t count, struct p
         found->charged_ms += charged_ms(&launches[i], pieces, within, fit);
 }
 
-bool hv_survey_time(const struct hv_surveyed *launches, uint32_t count, uint32_t crowd, const uint32_t *spoke,
+bool hv_survey_time(const struct hv_surveyed *launches, uint32_t count, uint32_t crowd, uint32_t *spoke,
                     struct hv_survey_found *found)
 {
     struct pieces pieces;
@@ -233,13 +235,13 @@ bool hv_survey_time(const struct hv_surveyed *launches, uint32_t count, uint32_t
         return false;
     cut(launches, count, &pieces);
     for (uint32_t fit = 0; fit < HV_SURVEY_FITS; fit++)
-        found->speaks[fit] = explained(launches, count, &pieces, &within, fit);
-    uint32_t fit = find_fit(spoke, found->speaks);
+        spoke[fit] += explained(launches, count, &pieces, &within, fit) - spoke[fit] / FADING;
+    uint32_t fit = find_fit(spoke);
     measure(launches, count, &pieces, &within, fit, crowd, found);
     if (fit + 1 < HV_SURVEY_FITS &&
         (is_too_little(&pieces, &within, crowd) || found->covered_ms > found->charged_ms * NEAR)) {
         /* What else explains it is not known, but no more than all that was charged is GPU time. */
-        found->speaks[fit] = 0;
+        spoke[fit] /= 2;
         measure(launches, count, &pieces, &within, HV_SURVEY_FITS - 1, crowd, found);
     }
     return found->charged_ms > 0;

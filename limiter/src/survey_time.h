@@ -25,13 +25,12 @@ struct hv_surveyed {
 struct hv_survey_found {
     float covered_ms; /* own time with at least one launch under way */
     float charged_ms; /* what the costs of the launches under way in it, or parts of them, sum up to */
-    uint32_t speaks[HV_SURVEY_FITS]; /* how much speaks for each of the ways */
 };
 
 /* The launches are in the order of their beginnings. crowd: processes that have turns on the device, this one among
  * them; 0: not known. spoke: what speaks for
- * each way by the surveys before. False: they say nothing about launches beside each other. */
-bool hv_survey_time(const struct hv_surveyed *launches, uint32_t count, uint32_t crowd, const uint32_t *spoke,
+ * each way by the surveys before, and with this one. False: they say nothing about launches beside each other. */
+bool hv_survey_time(const struct hv_surveyed *launches, uint32_t count, uint32_t crowd, uint32_t *spoke,
                     struct hv_survey_found *found);
 
 #endif
