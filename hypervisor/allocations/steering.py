@@ -14,7 +14,7 @@ from hypervisor.limits import LimitFileError, LimitFiles
 from hypervisor.limits.aligned import Aligned
 from hypervisor.limits.control import Correction, Reading
 from hypervisor.limits.lending import EXPIRY_MS, Demand, contract, lend
-from hypervisor.limits.neighbours import expected_turns, holds_until_ms, neighbours
+from hypervisor.limits.neighbours import expected_turns, holds_until_ms, neighbours, others_busy
 from hypervisor.limits.turns import Turns
 from hypervisor.model import Allocation, BusyWindow, ComputePolicy, DeviceWindow, EventType, IsolationMode, Windows
 from hypervisor.model.allocation import SHARE_FULL_PPM
@@ -85,16 +85,16 @@ def _tell_of_neighbours(held: Held, place: int, window: BusyWindow, own: set[int
         held.files.shm.set_neighbours(place, count, holds_until_ms(window.ended_at))
     except LimitFileError:
         return  # which is told by who surveys it
-    _expect(held, place, expected_turns(window.ratios, own))
+    _expect(held, place, expected_turns(window.ratios, own), others_busy(window.ratios, own))
 
 
-def _expect(held: Held, place: int, turns: float) -> None:
+def _expect(held: Held, place: int, turns: float, busy: float) -> None:
     memory = held.devices[place]
     assert held.files is not None
     try:
         aligned = _aligned(held.files, memory, place)
         before = aligned.turns.value
-        aligned.expect(turns)
+        aligned.expect(turns, busy)
         if aligned.turns.value != before:
             held.files.shm.set_others(place, aligned.turns.value)
     except LimitFileError:

@@ -25,6 +25,7 @@ TOLD_APART = 8  # a part of the charges as large as this is noticed
 class _Waiting:
     reading: Reading
     work: WorkAccount
+    others: float = 1.0
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class Aligned:
     turns: Turns = field(default_factory=Turns)
     _waiting: _Waiting | None = field(default=None, init=False)
     _last: _Waiting | None = field(default=None, init=False)
+    _others: float = field(default=1.0, init=False)
     _covered_ns: float = field(default=0.0, init=False)
     _since: tuple[int, WorkAccount, int] | None = field(default=None, init=False)
     _mixed: bool = field(default=False, init=False)
@@ -57,7 +59,8 @@ class Aligned:
             a_launch_ns=min(reading.a_launch_ns, MOST_BRIEF_NS),
             by_moments=True,
         )
-        ready, self._waiting = self._waiting, _Waiting(brief, work)
+        ready, self._waiting = self._waiting, _Waiting(brief, work, self._others)
+        self._others = 1.0
         if ready is None:
             return None
         last, self._last = self._last, ready
@@ -67,8 +70,10 @@ class Aligned:
             self._covered_ns += self._own(last, ready, usage.covered_ns(device, begin, end))
         return replace(ready.reading, covered_ns=round(self._covered_ns), relearned=relearned)
 
-    def expect(self, turns: float) -> None:
-        """Others' turns as they look from outside, until a long launch tells."""
+    def expect(self, turns: float, busy: float) -> None:
+        """Of the window whose reading comes next: others' turns as they look from outside, which is all there is until
+        a long launch tells; and for what share of it they had the device at the most."""
+        self._others = busy
         self.turns = self.turns.expected(turns)
 
     def _others_write_too(self, reading: Reading, work: WorkAccount) -> bool:
@@ -100,5 +105,6 @@ class Aligned:
                 own=own,
                 window=window,
                 processes=ready.reading.summands,
+                others=ready.others,
             )
         return covered_ns * self.turns.own_part(max(own, 1.0))

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 MOST = 1_000  # processes on one device
 FULL = 0.95  # of a card's time
 NEARLY = 0.8
+HALF_A_PERCENT = 0.005
 # After the end of a window: the word for the next one has come by then, where windows are of a sixth of a second.
 HOLDS_SECONDS = 0.6
 
@@ -28,6 +29,12 @@ def expected_turns(ratios: Mapping[int, float], own: Collection[int]) -> float:
     return sum(
         1.0 if ratio >= 0.5 or (is_full and ratio >= ours * NEARLY) else ratio / (1 - ratio) for ratio in others[:MOST]
     )
+
+
+def others_busy(ratios: Mapping[int, float], own: Collection[int]) -> float:
+    """The share of a window in which others may have had the device at the most, as far as whole percents tell."""
+    others = [ratio for pid, ratio in ratios.items() if pid not in own and 0 < ratio <= 1]
+    return min(sum(others) + HALF_A_PERCENT * len(others), 1.0)
 
 
 def holds_until_ms(ended_at: float) -> int:

@@ -33,14 +33,26 @@ class Turns:
     is_expected: bool = False
     strange: tuple[float, float] | None = None
 
-    def after(self, *, busy: float, brief: float, laid: float, own: float, window: float, processes: int = 1) -> Turns:
+    def after(
+        self,
+        *,
+        busy: float,
+        brief: float,
+        laid: float,
+        own: float,
+        window: float,
+        processes: int = 1,
+        others: float = 1.0,
+    ) -> Turns:
         """With one more window: how long of it the driver saw the allocation busy, what of that was brief launches,
         how long long ones were under way, and how many processes had work then, in the mean. processes: whose busy
-        time was added up, each told in whole percents."""
+        time was added up, each told in whole percents. others: the share of the window in which the driver saw others
+        at the most. Where a long launch is under way somebody runs, so what is not theirs is the allocation's own,
+        whatever was charged for brief launches: those are charged before they run."""
         numbers = (busy, brief, laid, own, window)
         if not all(math.isfinite(number) for number in numbers) or window < LEAST_WINDOW or not 1 <= own <= MOST_OWN:
             return self
-        taken = busy - max(brief, 0.0)
+        taken = max(busy - max(brief, 0.0), laid - others * window)
         if laid < ENOUGH * window or max(laid, busy) > 1.1 * window or taken * MOST < laid:
             return self
         if abs(laid - taken) <= HALF_A_PERCENT * max(processes, 1) * window:

@@ -17,6 +17,7 @@
 #define UNFINISHED_SAMPLES 2
 #define PATIENCE_NS (2000 * NS_PER_MS)
 #define MOST_DOUBLED 2 /* times, while launches that were let go so do not end */
+#define MOST_TURNS 8 /* that are waited for */
 #define FIRST_NAP_NS UINT64_C(50000)
 #define LONGEST_NAP_NS NS_PER_MS
 
@@ -52,18 +53,30 @@ static bool must_wait_for_work(const struct hv_gate *gate, struct hv_function *f
     return unlearned && !hv_costs_settled(function, gate->now_ns);
 }
 
+/* Who has each eighth turn only gets as far in eight times as long. */
+static uint64_t patience_ns(const struct hv_gate *gate, uint32_t before)
+{
+    uint64_t others = hv_load_relaxed(&gate->control->others_ppm) / HV_SHARE_FULL_PPM;
+    uint64_t turns = hv_slots_at_work(&hv_files()->slots, gate->device) + (others < MOST_TURNS ? others : MOST_TURNS);
+    uint64_t slowed = PATIENCE_NS * (turns < MOST_TURNS ? turns : MOST_TURNS);
+    uint64_t doubled = PATIENCE_NS << (before < MOST_DOUBLED ? before : MOST_DOUBLED);
+    return slowed > doubled ? slowed : doubled;
+}
+
 static void wait_for_work(struct hv_gate *gate, struct hv_function *function)
 {
     uint64_t nap = FIRST_NAP_NS;
+    uint64_t began = gate->now_ns;
     uint32_t before = hv_load_relaxed_32(&function->impatient);
-    uint64_t patience_ends = gate->now_ns + (PATIENCE_NS << (before < MOST_DOUBLED ? before : MOST_DOUBLED));
-    while (gate->share_ppm < HV_SHARE_FULL_PPM && must_wait_for_work(gate, function) && gate->now_ns < patience_ends) {
+    bool patient = true;
+    while (gate->share_ppm < HV_SHARE_FULL_PPM && must_wait_for_work(gate, function) &&
+           (patient = gate->now_ns - began < patience_ns(gate, before))) {
         hv_gate_wait(gate, gate->now_ns + nap);
         nap = nap * 2 < LONGEST_NAP_NS ? nap * 2 : LONGEST_NAP_NS;
         hv_gate_look(gate);
         hv_gate_poll(gate);
     }
-    if (gate->now_ns >= patience_ends)
+    if (!patient)
         hv_store_relaxed_32(&function->impatient, before + 1);
 }
 

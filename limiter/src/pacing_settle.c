@@ -75,6 +75,8 @@ void hv_gate_poll(struct hv_gate *gate)
     for (uint32_t i = 0; i < count; i++)
         settle(gate, &results[i]);
     for (uint32_t i = 0; i < count; i++) {
+        if (results[i].unfinished)
+            continue;
         if (results[i].other)
             hv_costs_begin_anew(results[i].function);
         if (results[i].other || results[i].missing_ns != 0) /* what is told of such work is about right only */

@@ -48,6 +48,8 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *file
         CUresult ended = HV_DRIVER(cuEventQuery)(sample->end);
         if (ended == CUDA_ERROR_NOT_READY) {
             hv_sample_lay_unfinished(sampler, files, sample, now_ns);
+            if (hv_sample_outgrows(sampler, sample, &results[count]))
+                count++;
             continue;
         }
         float milliseconds = 0;

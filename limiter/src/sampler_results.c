@@ -111,6 +111,26 @@ void hv_sample_lay_unfinished(struct hv_sampler *sampler, const struct hv_files 
         lay(files, sample, begin_ns, now_ns);
 }
 
+bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, struct hv_sample_result *result)
+{
+    uint64_t used = hv_bucket_wall_ns(sample->own_ns, hv_survey_overlap_ppm(sampler, sample->device)); /* the same quotient */
+    if (!sample->laid || !sample->unlearned || used <= sample->charged_ns)
+        return false;
+    *result = (struct hv_sample_result){.function = sample->function,
+                                        .charged_ns = sample->charged_ns,
+                                        .began_ns = sample->laid_from_ns,
+                                        .used_ns = sample->own_ns,
+                                        .laid = true,
+                                        .guessed = true,
+                                        .unfinished = true};
+    hv_add_relaxed(&sampler->long_ns[sample->device], used - sample->charged_ns);
+    sample->charged_ns = used;
+    /* Another one of it that does not wait any longer takes so much at the least. */
+    if (sample->turn_ns >= HV_LONG_NS && sample->turn_ns > hv_load_relaxed(&sample->function->first_cost_ns))
+        hv_store_relaxed(&sample->function->first_cost_ns, sample->turn_ns);
+    return true;
+}
+
 static void lay_all(struct hv_sampler *sampler, const struct hv_files *files, struct hv_sample *sample,
                     uint64_t measured_ns, uint64_t now_ns)
 {

@@ -8,7 +8,7 @@ from hypervisor.limits import LimitFiles, UsageSurvey, new_survey_buffer
 from hypervisor.limits.aligned import Aligned
 from hypervisor.limits.control import Correction, Reading
 from hypervisor.limits.lending import EXPIRY_MS, Demand, contract
-from hypervisor.limits.neighbours import expected_turns, holds_until_ms, neighbours
+from hypervisor.limits.neighbours import expected_turns, holds_until_ms, neighbours, others_busy
 from tests.pacing.cell import Load
 
 # Of the limiter on the virtual clock, as limiter/tests/os_clock_virtual.h says; it has no 0.
@@ -61,7 +61,7 @@ class Daemon:
                 ratios, own = self._busy_ratios(last, device, since), busy[pod][device]
                 files.shm.set_neighbours(device, neighbours(ratios, own), holds_until_ms(self._clock_ahead + now))
                 aligned = self._aligned[pod][device]
-                aligned.expect(expected_turns(ratios, own))
+                aligned.expect(expected_turns(ratios, own), others_busy(ratios, own))
                 ready = aligned.after(reading, files.usage, device)
                 files.shm.set_others(device, aligned.turns.value)
                 if ready is None:

@@ -43,6 +43,22 @@ def test_alone_within_a_point(name: str, tmp_path: Path) -> None:
     assert launched - 257 * load.processes <= result.told_launches <= launched + load.processes
 
 
+def test_eight_that_begin_with_long_launches_of_unknown_length(tmp_path: Path) -> None:
+    """Each has one under way before anybody knows how long they take. What they take is charged meanwhile: the Pod was
+    not idle, and those who come next wait for neither more nor less."""
+    result = run(Cell(pods=(Load(percent=50, kernels=(4000,), form="graph", processes=8),), seconds=20), tmp_path)
+    assert abs(result.error()) <= 1.0
+    assert result.longest_stall_ms <= result.stall_bound_ms
+
+
+@pytest.mark.slow
+def test_short_launches_behind_long_ones_are_no_turns_of_others(tmp_path: Path) -> None:
+    """Alone on the device. They are charged long before they run, while the daemon finds out others' turns."""
+    load = Load(percent=90, kernels=MIXED, form="graph", processes=8)
+    result = run(Cell(pods=(load,), daemon_seconds=2, seconds=40), tmp_path)
+    assert abs(result.error()) <= 1.0
+
+
 @pytest.mark.parametrize(("percent", "other"), [(25, 75), (40, 50)])
 def test_beside_others_within_two_points(percent: float, other: float, tmp_path: Path) -> None:
     pods = (Load(percent=percent, kernels=(1000,)), Load(percent=other, kernels=(1000,)))

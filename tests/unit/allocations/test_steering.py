@@ -221,7 +221,7 @@ def test_others_turns_are_told_and_kept_over_a_restart(node: Node, clock: Clock)
     def go_on(with_these: Allocations, count: int) -> None:
         for _ in range(count):
             pod.lay(1 / 6, clock.now + 1 / 6)
-            windows(with_these, clock, pod, busy=0.5, charged=0.5, count=1)
+            windows(with_these, clock, pod, busy=0.5, charged=0.5, count=1, beside={1: 0.5})
 
     go_on(allocations, 8)
     assert pod.control.others_ppm == pytest.approx(1_000_000, rel=0.05)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.limits.neighbours import expected_turns, holds_until_ms, neighbours
+from hypervisor.limits.neighbours import expected_turns, holds_until_ms, neighbours, others_busy
 
 
 def test_who_was_at_work_and_is_not_ours_is_a_neighbour() -> None:
@@ -26,6 +26,12 @@ def test_who_was_at_work_and_is_not_ours_is_a_neighbour() -> None:
 )
 def test_turns_that_others_may_be_expected_to_have(ratios: dict[int, float], turns: float) -> None:
     assert expected_turns(ratios, {1}) == pytest.approx(turns)
+
+
+def test_how_long_others_may_have_had_the_device() -> None:
+    assert others_busy({1: 0.25, 2: 0.5, 3: 0.1}, {1}) == pytest.approx(0.6 + 2 * 0.005)
+    assert others_busy({1: 0.25, 2: 0.0, 3: float("nan"), 4: 7.0}, {1}) == 0
+    assert others_busy({2: 0.9, 3: 0.9}, ()) == 1
 
 
 def test_the_word_ends_by_itself() -> None:

@@ -47,6 +47,17 @@ def test_what_whole_percents_leave_open_is_nobody() -> None:
     assert turns.value == pytest.approx(2 * (1 / 0.96 - 1), abs=0.001)
 
 
+def test_nobody_has_turns_where_the_driver_sees_nobody() -> None:
+    """Brief launches were charged and wait behind the long ones, so less seems to be left for those."""
+    turns = Turns()
+    for _ in range(6):
+        turns = turns.after(busy=WINDOW, brief=0.1 * WINDOW, laid=WINDOW, own=8.0, window=WINDOW, others=0.0)
+    assert turns.value == 0
+    for _ in range(20):
+        turns = turns.after(busy=WINDOW / 2, brief=0.2 * WINDOW, laid=WINDOW, own=1.0, window=WINDOW, others=0.5)
+    assert turns.value == pytest.approx(1.0, abs=0.01)
+
+
 def test_brief_launches_are_none_of_it() -> None:
     turns = Turns()
     for _ in range(4):
