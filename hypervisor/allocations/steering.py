@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_not
 
 from hypervisor.allocations.held import DeviceMemory, Held
@@ -14,6 +14,7 @@ from hypervisor.limits import LimitFileError, LimitFiles
 from hypervisor.limits.aligned import Aligned
 from hypervisor.limits.control import Correction, Reading
 from hypervisor.limits.lending import EXPIRY_MS, Demand, contract, lend
+from hypervisor.limits.narrowed import Busy, busy_of, off_of
 from hypervisor.limits.neighbours import expected_turns, holds_until_ms, neighbours, others_busy
 from hypervisor.limits.turns import Turns
 from hypervisor.model import Allocation, BusyWindow, ComputePolicy, DeviceWindow, EventType, IsolationMode, Windows
@@ -61,8 +62,10 @@ def follow(all_held: Sequence[Held], windows: Windows, tell: Tell) -> None:
                         under_way=is_under_way(held, place, charged),
                         unfinished_ns=_unfinished_ns(held, place),
                     )
-                    busy = _busy_in(held, seen) if seen is not None and (memory.attributed or exact) else None
-                    _correct_in_a_row(held, place, busy, window.ended_at, known, tell, exact=exact)
+                    busy = (
+                        _busy_in(held, seen, exact=exact) if seen is not None and (memory.attributed or exact) else None
+                    )
+                    _correct_in_a_row(held, place, busy, window.ended_at, known, tell)
 
 
 def _unfinished_ns(held: Held, place: int) -> int:
@@ -138,25 +141,27 @@ def _by_process(
     return BusyWindow(ended_at=window.ended_at, ratios={min(own): window.ratio})
 
 
-def _busy_in(held: Held, window: BusyWindow) -> float | None:
+def _busy_in(held: Held, window: BusyWindow, *, exact: bool) -> Busy | None:
     pids = _own_pids(held)
-    return None if pids is None else min(sum(window.ratios.get(pid, 0.0) for pid in pids), 1.0)
+    if pids is None:
+        return None
+    busy = busy_of(window.ratios, pids, window.card)
+    return replace(busy, off=0.0) if exact else busy  # GPM's is one figure, and not rounded
 
 
 def correct(held: Held, place: int, busy_ratio: float | None, busy_at: float, charged: Charged, tell: Tell) -> None:
     """Take one reading of the driver into account: the busy share of all processes of the allocation in the window
     that ended at busy_at; None where it does not tell of each of them."""
     if _is_corrected(held):
-        _take(held, place, _reading(held, place, busy_ratio, busy_at, charged), tell)
+        busy = Busy(busy_ratio, off_of(len(held.processes))) if busy_ratio is not None else None
+        _take(held, place, _reading(held, place, busy, busy_at, charged), tell)
 
 
-def _correct_in_a_row(
-    held: Held, place: int, busy_ratio: float | None, busy_at: float, charged: Charged, tell: Tell, *, exact: bool
-) -> None:
+def _correct_in_a_row(held: Held, place: int, busy: Busy | None, busy_at: float, charged: Charged, tell: Tell) -> None:
     """The same where no window is missed: each is compared with what was done in it, once that is known."""
     if not _is_corrected(held) or held.files is None or held.files.usage is None:
         return
-    reading, memory = _reading(held, place, busy_ratio, busy_at, charged, exact=exact), held.devices[place]
+    reading, memory = _reading(held, place, busy, busy_at, charged), held.devices[place]
     try:
         aligned = _aligned(held.files, memory, place)
         before = aligned.turns.value
@@ -173,12 +178,10 @@ def _is_corrected(held: Held) -> bool:
     return held.allocation.spec.isolation is IsolationMode.SOFT and held.files is not None
 
 
-def _reading(
-    held: Held, place: int, busy_ratio: float | None, busy_at: float, charged: Charged, *, exact: bool = False
-) -> Reading:
+def _reading(held: Held, place: int, busy: Busy | None, busy_at: float, charged: Charged) -> Reading:
     memory, grant = held.devices[place], held.allocation.grants[place]
     return Reading(
-        busy_ratio=busy_ratio,
+        busy_ratio=busy.ratio if busy is not None else None,
         busy_at=busy_at,
         charged_ns=charged.total_ns,
         a_launch_ns=charged.a_launch_ns,
@@ -187,7 +190,7 @@ def _reading(
         unfinished_ns=charged.unfinished_ns,
         share=_share_in_force(memory, grant.limit_share_ppm / SHARE_FULL_PPM),
         processes=len(held.processes),
-        exact=exact,
+        off=busy.off if busy is not None else 0.0,
     )
 
 

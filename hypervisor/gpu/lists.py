@@ -11,10 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from hypervisor.gpu.codes import FUNCTION_NOT_FOUND, INSUFFICIENT_SIZE, NOT_FOUND, SUCCESS, UNREADABLE
-from hypervisor.gpu.wire import Answer, Process, Sample
+from hypervisor.gpu.wire import Answer, CardSample, Process, Sample
 
 MEMORY_UNKNOWN = 2**64 - 1  # what NVML says where it can't attribute memory
 ATTEMPTS = 5  # a list that grows faster than this is told as an error
+
+GPU_UTILIZATION = 1  # NVML_GPU_UTILIZATION_SAMPLES
+UNSIGNED_INT = 1  # NVML_VALUE_TYPE_UNSIGNED_INT
+CARD_SAMPLES = 256  # room for more than the driver keeps
 
 # Newest first; a version is left for good only when the one below it makes sense of the same list.
 PROCESS_LIST_VERSIONS = ("_v3", "_v2", "")
@@ -44,6 +48,14 @@ class _Sample(ctypes.Structure):
     )
 
 
+class _Value(ctypes.Union):
+    _fields_ = (("unsigned_int", ctypes.c_uint), ("wide", ctypes.c_ulonglong))
+
+
+class _CardSample(ctypes.Structure):
+    _fields_ = (("time_us", ctypes.c_ulonglong), ("value", _Value))
+
+
 def read_processes(library: ctypes.CDLL, handle: Any, kind: str, version: str) -> Answer[list[Process]]:
     """One process list (kind: Compute, Graphics or MPSCompute) in one version ("_v3", "_v2" or "")."""
     function = getattr(library, f"nvmlDeviceGet{kind}RunningProcesses{version}", None)
@@ -70,6 +82,24 @@ def read_samples(library: ctypes.CDLL, handle: Any, since_us: int) -> Answer[lis
     if found.value is None:
         return Answer(None, found.code)
     return Answer([Sample(entry.pid, entry.time_us, entry.sm) for entry in found.value])
+
+
+def read_card_samples(library: ctypes.CDLL, handle: Any, since_us: int) -> Answer[list[CardSample]]:
+    """Utilisation samples of a GPU after a time; empty when there is nothing new."""
+    function = getattr(library, "nvmlDeviceGetSamples", None)
+    if function is None:
+        return Answer(None, FUNCTION_NOT_FOUND)
+    kind, count = ctypes.c_int(), ctypes.c_uint(CARD_SAMPLES)
+    room = (_CardSample * CARD_SAMPLES)()
+    since = ctypes.c_ulonglong(since_us)
+    code = function(handle, GPU_UTILIZATION, since, ctypes.byref(kind), ctypes.byref(count), room)
+    if code == NOT_FOUND:
+        return Answer([])
+    if code != SUCCESS:
+        return Answer(None, code)
+    if kind.value != UNSIGNED_INT or count.value > CARD_SAMPLES:
+        return Answer(None, UNREADABLE)
+    return Answer([CardSample(entry.time_us, entry.value.unsigned_int) for entry in room[: count.value]])
 
 
 def _grow(layout: Any, call: Callable[[Any, Any], int]) -> Answer[list[Any]]:

@@ -12,7 +12,7 @@ import pynvml
 from hypervisor.gpu import lists
 from hypervisor.gpu.codes import FUNCTION_NOT_FOUND, UNREADABLE, ErrorClass, classify
 from hypervisor.gpu.nvml import Device, Nvml
-from hypervisor.gpu.wire import Answer, Process, Sample
+from hypervisor.gpu.wire import Answer, CardSample, Process, Sample
 
 Value = TypeVar("Value")
 
@@ -84,6 +84,13 @@ def samples(nvml: Nvml, device: Device) -> Answer[list[Sample]]:
         # The first answer reaches back as far as the driver remembers; old activity is no news.
         sane = [sample for sample in sane if sample.time_us >= now_us - FIRST_SAMPLES_US]
     return answer if answer.value is None else Answer(sane)
+
+
+def card_samples(nvml: Nvml, device: Device, since_us: int) -> Answer[list[CardSample]]:
+    """Utilisation samples of the GPU as a whole after a time."""
+    return _ask_list(
+        nvml, device, "nvmlDeviceGetSamples", lambda handle: lists.read_card_samples(nvml.native, handle, since_us)
+    )
 
 
 def _ask_list(nvml: Nvml, device: Device, name: str, call: Callable[[Any], Answer[list[Value]]]) -> Answer[list[Value]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hypervisor.gpu import wire
@@ -18,6 +18,8 @@ SAMPLE_WINDOW_SECONDS = 1.2
 SILENT_SECONDS = 3.0
 # The driver stamps samples with wall time, which may have been set since.
 MOST_SAMPLE_AGE_SECONDS = 60.0
+# Ends of samples that are of the same window: more apart, what lies between them may be more than half a percent of it.
+SAME_WINDOW_US = 1_000
 # Drivers round up beyond 100; far beyond, a value is no percentage.
 MOST_PERCENT = 200
 
@@ -127,7 +129,12 @@ def average(samples: tuple[wire.Sample, ...] | list[wire.Sample], *, now: float,
 
 
 def next_window(
-    last: BusyWindow | DeviceWindow | None, samples: Answer[list[wire.Sample]], *, now: float, wall_offset: float
+    last: BusyWindow | DeviceWindow | None,
+    samples: Answer[list[wire.Sample]],
+    card: Answer[list[wire.CardSample]],
+    *,
+    now: float,
+    wall_offset: float,
 ) -> BusyWindow | None:
     """The window that new samples tell of; the last one while the driver says nothing new, None where it never does.
 
@@ -140,7 +147,20 @@ def next_window(
     found = average(samples.value, now=now, wall_offset=wall_offset)
     if found:
         ended_at = max(each.observed_at for each in found.values())
-        return BusyWindow(ended_at=ended_at, ratios={pid: each.ratio for pid, each in found.items()})
+        ratios = {pid: each.ratio for pid, each in found.items()}
+        return BusyWindow(ended_at=ended_at, ratios=ratios, card=_card_meanwhile(samples.value, card.value or ()))
     if last is None or now - last.ended_at >= SAMPLE_WINDOW_SECONDS:
         return BusyWindow(ended_at=now, ratios={})
     return last
+
+
+def _card_meanwhile(samples: Sequence[wire.Sample], card: Sequence[wire.CardSample]) -> float | None:
+    """The share of the same window in which the card was busy; None where these are of several windows, or the driver
+    tells of no such window of the card."""
+    times = [each.time_us for each in samples]
+    if max(times) - min(times) > SAME_WINDOW_US:
+        return None
+    for each in card:
+        if abs(each.time_us - max(times)) <= SAME_WINDOW_US and 0 <= each.busy_percent <= 100:
+            return each.busy_percent / 100
+    return None

@@ -228,7 +228,7 @@ class Session:
                 now = time.monotonic()
                 last = known.windows.get(card.uuid)
                 samples = known.fleet.records[card.uuid].activity.believed(told.samples, now)
-                window = processes.next_window(last, samples, now=now, wall_offset=time.time() - now)
+                window = processes.next_window(last, samples, told.card, now=now, wall_offset=time.time() - now)
                 if window is not None:
                     known.windows[card.uuid] = window
                     continue

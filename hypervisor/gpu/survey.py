@@ -197,8 +197,11 @@ def read(nvml: Nvml, card: Card) -> wire.ReadDone:
 
 
 def samples(nvml: Nvml, card: Card) -> wire.Sampled:
-    """Samples of the card's processes that this did not give before."""
-    return wire.Sampled(nvml_processes.samples(nvml, card.sampled))
+    """Samples of the card's processes that this did not give before, and of the card in the same time."""
+    device = card.sampled
+    since_us = device.last_sample_us
+    told = nvml_processes.samples(nvml, device)
+    return wire.Sampled(told, nvml_processes.card_samples(nvml, device, since_us) if told.value else Answer([]))
 
 
 def _readings(nvml: Nvml, uuid: str, device: Device) -> wire.DeviceReadings:

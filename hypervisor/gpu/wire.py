@@ -55,6 +55,13 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     busy_percent: int
 
 
+class CardSample(msgspec.Struct, frozen=True, array_like=True):
+    """A utilisation sample of a GPU as a whole: time in microseconds of wall time, percent of the window."""
+
+    time_us: int
+    busy_percent: int
+
+
 class Instance(msgspec.Struct, frozen=True, array_like=True):
     """Which part of a card a MIG device is."""
 
@@ -321,9 +328,11 @@ class ReadDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class Sampled(msgspec.Struct, frozen=True, tag=True):
-    """What a GPU itself says of its processes; its MIG devices have no samples."""
+    """What a GPU itself says of its processes, and of all of them together where one of them has news; its MIG devices
+    have no samples."""
 
     samples: Answer[list[Sample]]
+    card: Answer[list[CardSample]]
 
 
 class GpmReading(msgspec.Struct, frozen=True, array_like=True):

@@ -104,7 +104,7 @@ class Aligned:
                 laid=covered_ns / _NS,
                 own=own,
                 window=window,
-                processes=ready.reading.summands,
+                off=ready.reading.off,
                 others=ready.others,
             )
         return covered_ns * self.turns.own_part(max(own, 1.0))

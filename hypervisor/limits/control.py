@@ -28,7 +28,6 @@ LEAST_READINGS = 2.0
 READINGS_TO_LOWER = 3
 READINGS_TO_LOWER_IN_A_ROW = 2
 DEAD_BAND = 0.004  # of the correction
-HALF_A_PERCENT = 0.005
 WHOLE_PERCENTS = 0.02  # what a few processes of a window may be off, as the driver tells whole percents
 UNLIKE = 0.06  # of a reading: less is no other work
 MOST_STEP = 2.0
@@ -64,8 +63,8 @@ class Reading:
     """One look: the share of time that the driver saw the processes busy in the window that ended at busy_at (None: it
     does not say), GPU time charged so far at charged_at and how much of that a launch was in the mean, and the share in
     force, what was lent included. covered_ns: on top of that, the time up to busy_at in which long launches were under
-    way. under_way: charged work has not ended, and none was charged, since a while before. processes: whose busy
-    ratios were added up, each told in whole percents; exact: busy_ratio is one figure that is not rounded.
+    way. under_way: charged work has not ended, and none was charged, since a while before. processes: how many there
+    are. off: what busy_ratio may be off beyond half a percent, in the same way in each reading (see narrowed.py).
     by_moments: charged_ns leaves out what covered_ns tells. relearned: the limiter found out in it, or just after it,
     that work takes much longer or shorter than before. unfinished_ns: of what was charged, so much had not been seen to
     end a while ago."""
@@ -79,31 +78,27 @@ class Reading:
     under_way: bool = False
     covered_ns: int = 0
     processes: int = 1
-    exact: bool = False
+    off: float = 0.0
     by_moments: bool = False
     relearned: bool = False
     unfinished_ns: int = 0
-
-    @property
-    def summands(self) -> int:
-        """How many whole percents the busy ratio is the sum of."""
-        return 1 if self.exact else max(self.processes, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
     """One reading as evidence: busy ratio x, rate of charges u, what the window's edges blur. follows: its window began
-    where the one before ended, so that what that cut off a launch is in this one."""
+    where the one before ended, so that what that cut off a launch is in this one. off: of x, as of a reading."""
 
     x: float
     u: float
     edge: float
     follows: bool
+    off: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """Faded sums over readings: their number, x, u, products, products with the reading before, edges."""
+    """Faded sums over readings: their number, x, u, products, products with the reading before, edges, offs."""
 
     count: float = 0.0
     x: float = 0.0
@@ -115,6 +110,7 @@ class _Evidence:
     xu_before: float = 0.0
     uu_before: float = 0.0
     edges: float = 0.0
+    off: float = 0.0
     last: _Sight = _Sight(0.0, 0.0, 0.0, follows=False)
 
     def after(self, new: _Sight, *, fade: float | None = None) -> _Evidence:
@@ -131,6 +127,7 @@ class _Evidence:
             self.xu_before * fade + new.x * before.u + new.u * before.x,
             self.uu_before * fade + new.u * before.u,
             self.edges * fade + (0.0 if new.follows else new.edge * new.edge),
+            self.off * fade + new.off,
             new,
         )
 
@@ -245,7 +242,7 @@ class Correction:
         if u < BUSY_FLOOR and x < BUSY_FLOOR:
             return replace(watched, frozen="nothing to do")
         one = min(max(reading.a_launch_ns / 1e9 / WINDOW_SECONDS, 0.0), 1.0)
-        sight = _Sight(x, u, EDGE * one, follows=in_a_row)
+        sight = _Sight(x, u, EDGE * one, follows=in_a_row, off=reading.off)
         row = (*self.row, sight)[-IN_A_ROW_ALIKE:] if in_a_row else ()
         watched = replace(watched, lately=watched.lately.after(sight, fade=FADING_LATELY), row=row)
         return watched.told_by_a_row(share) or watched.held_back(share) or watched.weighed(sight)
@@ -299,8 +296,7 @@ class Correction:
     def _off(self, evidence: _Evidence) -> float:
         """What the ratio may be off by, so that no more than the rest of a difference is proven: several whole percents
         may all be off in the same way, which no number of readings takes away."""
-        summands = self.last.summands if self.last is not None else 1
-        return HALF_A_PERCENT * (summands - 1) * evidence.count / evidence.u
+        return evidence.off / evidence.u
 
     def _dead(self, evidence: _Evidence) -> float:
         """What of a difference is no reason to move."""
@@ -356,12 +352,13 @@ _COUNTED_ANEW = "charges that are counted otherwise than before"
 
 def _unusable(reading: Reading, last: Reading | None) -> str:
     """Why nothing follows from a reading; "" when it can be used."""
-    numbers = (reading.busy_at, reading.charged_at, reading.share, reading.a_launch_ns)
+    numbers = (reading.busy_at, reading.charged_at, reading.share, reading.a_launch_ns, reading.off)
     if reading.busy_ratio is None:
         return "the driver does not say how busy the processes are"
     if not all(math.isfinite(number) for number in (*numbers, reading.busy_ratio)):
         return "a figure that is no number"
-    if not 0 <= reading.busy_ratio <= MOST_BUSY or reading.charged_ns < 0 or not 0 < reading.share <= 1:
+    least = min(reading.charged_ns, reading.off)
+    if not 0 <= reading.busy_ratio <= MOST_BUSY or least < 0 or not 0 < reading.share <= 1:
         return "a figure that can't be"
     if last is None:
         return "the first reading"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from hypervisor.limits.narrowed import HALF_A_PERCENT
+
 MOST = 1_000  # processes on one device
 FULL = 0.95  # of a card's time
 NEARLY = 0.8
-HALF_A_PERCENT = 0.005
 # After the end of a window: the word for the next one has come by then, where windows are of a sixth of a second.
 HOLDS_SECONDS = 0.6
 

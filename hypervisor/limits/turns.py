@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from hypervisor.limits.narrowed import HALF_A_PERCENT
+
 MOST = 64.0
 FADING = 0.9  # of what earlier windows weigh
 MOST_OWN = 512  # process slots
 LEAST_WINDOW = 0.01
-HALF_A_PERCENT = 0.005
 ENOUGH = 0.1  # of a window under way: less says little
 EXPECTED_WEIGHT = 3e-4  # a window of one process beside one other weighs 0.01
 UNLIKE = 0.15  # of the own part: a window that says something else than those before
@@ -41,21 +42,21 @@ class Turns:
         laid: float,
         own: float,
         window: float,
-        processes: int = 1,
+        off: float = 0.0,
         others: float = 1.0,
     ) -> Turns:
         """With one more window: how long of it the driver saw the allocation busy, what of that was brief launches,
-        how long long ones were under way, and how many processes had work then, in the mean. processes: whose busy
-        time was added up, each told in whole percents. others: the share of the window in which the driver saw others
-        at the most. Where a long launch is under way somebody runs, so what is not theirs is the allocation's own,
-        whatever was charged for brief launches: those are charged before they run."""
+        how long long ones were under way, and how many processes had work then, in the mean. off: what busy may
+        be off beyond half a percent of the window, as a share of it. others: the share of the window in which the
+        driver saw others at the most. Where a long launch is under way somebody runs, so what is not theirs is the
+        allocation's own, whatever was charged for brief launches: those are charged before they run."""
         numbers = (busy, brief, laid, own, window)
         if not all(math.isfinite(number) for number in numbers) or window < LEAST_WINDOW or not 1 <= own <= MOST_OWN:
             return self
         taken = max(busy - max(brief, 0.0), laid - others * window)
         if laid < ENOUGH * window or max(laid, busy) > 1.1 * window or taken * MOST < laid:
             return self
-        if abs(laid - taken) <= HALF_A_PERCENT * max(processes, 1) * window:
+        if abs(laid - taken) <= (HALF_A_PERCENT + off) * window:
             taken = laid  # as far as can be told there is nobody else
         part = taken / laid
         turns = own * (1 / part - 1)

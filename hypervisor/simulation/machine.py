@@ -236,6 +236,11 @@ class Machine:
         found = lib.sim_read_group(self._mapping, gpu, group.encode(), reading) == lib.SIM_OK
         return int(reading.usage.busy_ns) if found else 0
 
+    def gpu_busy_ns(self, gpu: int) -> int:
+        """Time with at least one kernel resident on a GPU. Part of `show`, at once."""
+        reading = ffi.new("struct sim_gpu_reading *")
+        return int(reading.busy_ns) if lib.sim_read_gpu(self._mapping, gpu, reading) == lib.SIM_OK else 0
+
     def process_busy_ns(self, gpu: int) -> list[tuple[str, int, int]]:
         """Of each process on a GPU its group, pid and busy time. Part of `show`, at once."""
         count = _FEW_PROCESSES

@@ -8,6 +8,7 @@ from hypervisor.limits import LimitFiles, UsageSurvey, new_survey_buffer
 from hypervisor.limits.aligned import Aligned
 from hypervisor.limits.control import Correction, Reading
 from hypervisor.limits.lending import EXPIRY_MS, Demand, contract
+from hypervisor.limits.narrowed import busy_of
 from hypervisor.limits.neighbours import expected_turns, holds_until_ms, neighbours, others_busy
 from tests.pacing.cell import Load
 
@@ -26,13 +27,15 @@ class Daemon:
         self._aligned = [[Aligned(clock_ahead) for _ in range(load.devices)] for load, _ in pods]
         self._buffer = new_survey_buffer()
         self._busy: Sequence[Sequence[Mapping[int, float]]] = ()
+        self._cards: Sequence[float] = ()
         self._at = 0.0
         self._contracted: tuple[float | None, ...] = (None,) * len(pods)
 
-    def window_ended(self, now: float, busy: Sequence[Sequence[Mapping[int, float]]]) -> None:
-        """One window of the driver's samples is over; busy seconds so far by Pod, device and process."""
+    def window_ended(self, now: float, busy: Sequence[Sequence[Mapping[int, float]]], cards: Sequence[float]) -> None:
+        """One window of the driver's samples is over; busy seconds so far by Pod, device and process, and by device."""
         last, since = self._busy, now - self._at
-        self._busy, self._at = busy, now
+        cards_of = [_whole(until - before, since) for until, before in zip(cards, self._cards, strict=False)]
+        self._busy, self._at, self._cards = busy, now, cards
         self._contract(now)
         if not last:
             return
@@ -41,15 +44,12 @@ class Daemon:
                 continue
             survey = files.usage.survey(self._buffer, device_count=load.devices)
             for device in range(load.devices):
-                # Whole percents, of each process.
-                percent = sum(
-                    round(100 * (seconds - last[pod][device].get(pid, 0.0)) / since)
-                    for pid, seconds in busy[pod][device].items()
-                )
-                shares = [seconds - last[pod][device].get(pid, 0.0) for pid, seconds in busy[pod][device].items()]
+                ratios, own = self._busy_ratios(last, device, since), busy[pod][device]
+                seen = busy_of(ratios, [pid for pid in own if pid in ratios], cards_of[device])
                 reading = Reading(
-                    processes=sum(share > 0 for share in shares),
-                    busy_ratio=min(percent / 100, 1.0),
+                    processes=sum(pid in ratios for pid in own),
+                    busy_ratio=seen.ratio,
+                    off=seen.off,
                     busy_at=now,
                     charged_ns=survey.devices[device].charged_ns,
                     a_launch_ns=_a_launch_ns(survey, device),
@@ -58,7 +58,6 @@ class Daemon:
                     unfinished_ns=sum(slot.devices[device].unfinished_ns for slot in survey.slots if slot.devices),
                     under_way=any(slot.devices and slot.devices[device].unfinished_ns for slot in survey.slots),
                 )
-                ratios, own = self._busy_ratios(last, device, since), busy[pod][device]
                 files.shm.set_neighbours(device, neighbours(ratios, own), holds_until_ms(self._clock_ahead + now))
                 aligned = self._aligned[pod][device]
                 aligned.expect(expected_turns(ratios, own), others_busy(ratios, own))
@@ -72,12 +71,13 @@ class Daemon:
     def _busy_ratios(
         self, last: Sequence[Sequence[Mapping[int, float]]], device: int, window: float
     ) -> Mapping[int, float]:
-        """Of all processes on a device, as the driver tells it: whole percents."""
+        """Of those processes on a device that were busy, as the driver tells it: whole percents."""
         return {
-            pid: round(100 * (seconds - before[device].get(pid, 0.0)) / window) / 100
+            pid: _whole(seconds - before[device].get(pid, 0.0), window)
             for devices, before in zip(self._busy, last, strict=True)
             if device < len(devices)
             for pid, seconds in devices[device].items()
+            if seconds > before[device].get(pid, 0.0)
         }
 
     def _contract(self, now: float) -> None:
@@ -103,6 +103,11 @@ class Daemon:
     def correction(self, pod: int) -> float:
         """What is in force on the first device."""
         return self._corrections[pod][0].value
+
+
+def _whole(seconds: float, window: float) -> float:
+    """In whole percents."""
+    return round(100 * seconds / window) / 100
 
 
 def _a_launch_ns(survey: UsageSurvey, device: int) -> float:

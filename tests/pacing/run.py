@@ -169,7 +169,8 @@ def _measure(
             for device, series in enumerate(busy[number]):
                 series.append(machine.group_busy_ns(pod.group, device) / 1e9)
         if cell.daemon_seconds is None or now_ns < cell.daemon_seconds * 1e9:
-            daemon.window_ended(now_ns / 1e9, _busy_by_process(machine, pods))
+            cards = [machine.gpu_busy_ns(device) / 1e9 for device in range(machine.gpu_count)]
+            daemon.window_ended(now_ns / 1e9, _busy_by_process(machine, pods), cards)
         if now_ns >= end_ns:
             return marks, busy, daemon
         window += 1

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from hypervisor.gpu import lists, processes
 from hypervisor.gpu.codes import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, UNREADABLE
 from hypervisor.gpu.processes import SAMPLE_WINDOW_SECONDS, Activity
-from hypervisor.gpu.wire import Answer, Process, Sample
+from hypervisor.gpu.wire import Answer, CardSample, Process, Sample
 from hypervisor.model import BusyWindow
 
 NOW = 1000.0
 OFFSET = 1_700_000_000.0
+NO_CARD: Answer[list[CardSample]] = Answer([])
 
 
 def us(seconds: float) -> int:
@@ -97,8 +98,29 @@ def test_a_gpu_that_works_for_nobody_who_is_listed_says_nothing_of_samples() -> 
     assert ratio_of(after_rounds(last, Answer([]), count=1, at=NOW + 9)) == 0.0
 
 
-def window(last: BusyWindow | None, samples: Answer[list[Sample]], now: float = NOW) -> BusyWindow | None:
-    return processes.next_window(last, samples, now=now, wall_offset=OFFSET)
+def window(
+    last: BusyWindow | None, samples: Answer[list[Sample]], now: float = NOW, card: Answer[list[CardSample]] = NO_CARD
+) -> BusyWindow | None:
+    return processes.next_window(last, samples, card, now=now, wall_offset=OFFSET)
+
+
+def test_of_the_card_counts_what_it_did_in_the_same_window() -> None:
+    at = us(NOW - 0.1)
+    own = Answer([Sample(7, at, 40), Sample(8, at - 900, 20)])
+
+    def card_in(samples: Answer[list[Sample]], *card: tuple[int, int]) -> float | None:
+        told = window(None, samples, card=Answer([CardSample(time_us, percent) for time_us, percent in card]))
+        assert told is not None
+        return told.card
+
+    assert card_in(own, (at - 167_000, 90), (at + 1, 61), (at + 167_000, 80)) == 0.61
+    assert card_in(own, (at - 167_000, 90), (at + 1_001, 61)) is None
+    assert card_in(own, (at, 101), (at, 2**32 - 1)) is None
+    assert card_in(Answer([Sample(7, at, 40), Sample(8, at - 167_000, 20)]), (at, 61)) is None
+    told = window(None, own, card=Answer(None, NOT_SUPPORTED))
+    assert told is not None
+    assert told.ratios == {7: 0.4, 8: 0.2}
+    assert told.card is None
 
 
 def test_who_has_no_sample_in_a_window_was_idle_in_it() -> None:

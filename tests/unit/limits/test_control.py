@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from hypervisor.limits.control import LEAST, MOST, OVER_SECONDS, Correction, Reading
+from hypervisor.limits.narrowed import off_of
 
 NS = 1_000_000_000
 
@@ -169,14 +170,14 @@ def test_windows_in_a_row_prove_a_small_error() -> None:
     assert correction.value == pytest.approx(0.23 / 0.25, abs=0.02)
 
 
-@pytest.mark.parametrize(("exact", "left_open"), [(True, 0.0), (False, 0.035)])
-def test_one_exact_figure_leaves_nothing_open_however_many_processes_there_are(exact: bool, left_open: float) -> None:
+@pytest.mark.parametrize("left_open", [0.0, 0.01, 0.035])
+def test_what_readings_leave_open_is_not_taken_for_proven(left_open: float) -> None:
     """Of eight processes, each told in whole percents, seven may be off by half of one in the same way."""
     plant, correction, busy = Plant(share=0.25, factor=1.2), Correction(), 0.25 * 1.2
     for _ in range(60):
         plant.at += 1 / 6
         plant.charged += 0.25 / 6
-        correction = correction.after(replace(plant.reading(busy), processes=8, exact=exact))
+        correction = correction.after(replace(plant.reading(busy), off=left_open))
     assert correction.value == pytest.approx((busy - left_open) / 0.25, abs=0.01)
 
 
@@ -227,7 +228,7 @@ def test_what_was_found_out_at_the_start_is_soon_given_up_where_the_limit_is_not
         at += 1 / 6
         charged += rate / 6
         plant.at, plant.charged = at, charged
-        correction = correction.after(replace(plant.reading(busy), processes=8))
+        correction = correction.after(replace(plant.reading(busy), off=off_of(8)))
         values.append(correction.value)
     assert values[3] < 0.8
     assert values[-1] == pytest.approx(0.88 / 0.96, abs=0.005 * 7 / 0.96 + 0.01)
@@ -306,5 +307,5 @@ def test_what_whole_percents_leave_open_goes_back_to_one() -> None:
     for _ in range(30):
         plant.at += 1 / 6
         plant.charged += 0.75 / 6
-        correction = correction.after(replace(plant.reading(0.75), processes=8))
+        correction = correction.after(replace(plant.reading(0.75), off=off_of(8)))
     assert correction.value == pytest.approx(1.0, abs=0.005)

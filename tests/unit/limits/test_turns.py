@@ -39,11 +39,11 @@ def test_it_does_not_depend_on_how_many_are_at_work() -> None:
 def test_what_whole_percents_leave_open_is_nobody() -> None:
     turns = Turns()
     for _ in range(6):
-        turns = turns.after(busy=0.97 * WINDOW, brief=0.0, laid=WINDOW, own=2.0, window=WINDOW, processes=8)
+        turns = turns.after(busy=0.97 * WINDOW, brief=0.0, laid=WINDOW, own=2.0, window=WINDOW, off=0.035)
     assert turns.value == 0
     turns = Turns()
     for _ in range(6):
-        turns = turns.after(busy=0.96 * WINDOW, brief=0.0, laid=WINDOW, own=2.0, window=WINDOW, processes=1)
+        turns = turns.after(busy=0.96 * WINDOW, brief=0.0, laid=WINDOW, own=2.0, window=WINDOW)
     assert turns.value == pytest.approx(2 * (1 / 0.96 - 1), abs=0.001)
 
 
