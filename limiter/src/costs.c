@@ -109,7 +109,7 @@ bool hv_costs_settled(struct hv_function *function, uint64_t now_ns)
     return hv_cas_acq_rel(&entry->learning_until_ns, &until, now_ns + HV_LEARNING_NS);
 }
 
-void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t turn_ns)
+void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t turn_ns, bool anew)
 {
     if (!is_entered(function))
         return;
@@ -117,7 +117,7 @@ void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t tu
     uint64_t mean = hv_load_relaxed(&entry->cost_ns); /* carries no other data */
     uint64_t next;
     do {
-        next = mean == 0 ? turn_ns : mean - mean / AVERAGED_OVER + own_ns / AVERAGED_OVER;
+        next = mean == 0 || anew ? turn_ns : mean - mean / AVERAGED_OVER + own_ns / AVERAGED_OVER;
     } while (!hv_cas_relaxed(&entry->cost_ns, &mean, next));
     hv_store_relaxed(&function->cost_ns, next == 0 ? 1 : next);
 }

@@ -29,8 +29,9 @@ bool hv_costs_settled(struct hv_function *function, uint64_t now_ns);
 /* A long launch has taken so much own GPU time: its function costs the mean over
  * all processes of the Pod. Which of several that run by turns is the first to
  * tell of a moment is chance, and would make one pay for others; so the first
- * time counts as what turns left of it. */
-void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t turn_ns);
+ * time counts as what turns left of it. anew: it is as good as the first, because
+ * others' turns were not known before. */
+void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t turn_ns, bool anew);
 
 /* It is other work than before: what all processes have found out about it is nothing any more. */
 void hv_costs_begin_anew(struct hv_function *function);

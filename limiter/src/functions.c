@@ -141,6 +141,15 @@ static void begin_anew(struct hv_function *function, const struct hv_measured *m
     hv_store_relaxed(&function->cost_ns, function->undisturbed_ns);
 }
 
+/* Nobody looks any more, so nobody would notice that a cost has risen because others' turns fell into each launch in the
+ * same way for a while: which others can do that were there when somebody told of them. */
+static bool turns_explain(const struct hv_function *function, const struct hv_measured *measured)
+{
+    uint64_t cost = hv_load_relaxed(&function->cost_ns);
+    return measured->held && measured->crowd_told > 1 && cost > SHORT_NS &&
+           function->undisturbed_ns < cost * OTHER_EACH * measured->crowd_told;
+}
+
 bool hv_function_learn(struct hv_function *function, const struct hv_measured *measured)
 {
     uint32_t ns = measured->ns == 0 ? 1 : measured->ns > UINT32_MAX ? UINT32_MAX : (uint32_t)measured->ns;
@@ -163,7 +172,7 @@ bool hv_function_learn(struct hv_function *function, const struct hv_measured *m
     bool all_alike = alike >= count - count / ODD_PART;
     function->persists = all_alike && function->undisturbed_ns > hv_load_relaxed(&function->cost_ns) ? function->persists + 1 : 0;
     /* On an idle stream each may have waited as long for its turn, for a while; if there are others. */
-    bool waited = measured->idle && measured->crowd != 1;
+    bool waited = (measured->idle || turns_explain(function, measured)) && measured->crowd != 1;
     bool slowly = measured->beside_others || !all_alike || (waited && function->persists < PERSISTENT);
     hv_store_relaxed_32(&function->is_long, is_long_now(function, measured, samples, slowly));
     uint64_t cost = next_cost(function, measured, slowly);

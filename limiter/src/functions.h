@@ -47,6 +47,8 @@ struct hv_function {
     uint32_t again;         /* the next launch is to be measured too */
     uint64_t own_ns;        /* of long ones: what they added to the Pod's GPU time, in the mean, while somebody looked */
     uint64_t alone_ns;      /* the same since then */
+    uint64_t turns_ppm;     /* with so many turns of others for one of ours */
+    bool reseen;            /* that has changed, so means of before say nothing */
     uint32_t run;           /* samples in a row that tell of other work: see hv_function_learn */
     uint32_t run_ns[HV_LONGEST_RUN];
     uint64_t run_since_ns;  /* when the first launch of it was begun */
@@ -122,11 +124,13 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
  * that are higher than the cost are the launch's own. held: the daemon is silent
  * and its correction is for costs as they are, so they stay unless the work is
  * other work. crowd: processes at work on the device, this one and the Pod's
- * other ones among them; 0: not known. own: of the Pod; only told of long ones. One thread at a time for each entry. */
+ * other ones among them; 0: not known. crowd_told: the same by what was told last,
+ * where held. own: of the Pod; only told of long ones. One thread at a time for each entry. */
 struct hv_measured {
     uint64_t ns;
     uint64_t own_ns;
     uint32_t crowd;
+    uint32_t crowd_told;
     uint32_t own;
     bool beside_others;
     bool idle;

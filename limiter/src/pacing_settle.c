@@ -82,7 +82,7 @@ void hv_gate_poll(struct hv_gate *gate)
         if (results[i].other || results[i].missing_ns != 0) /* what is told of such work is about right only */
             hv_store_relaxed(&gate->usage->relearned_at_ns, gate->now_ns);
         if (results[i].laid && hv_load_relaxed_32(&results[i].function->is_long) != 0)
-            hv_costs_average(results[i].function, results[i].used_ns, results[i].turn_ns);
+            hv_costs_average(results[i].function, results[i].used_ns, results[i].turn_ns, results[i].reseen);
         hv_costs_publish(results[i].function, gate->now_ns);
     }
     if (count != 0)

@@ -92,6 +92,7 @@ struct hv_sample_result {
     bool laid;         /* a long launch, or one whose cost was not known */
     bool guessed;      /* the latter */
     bool unfinished;   /* it goes on, and has taken more than it was charged so far; only a guess is put right so early */
+    bool reseen;   /* others' turns are known better than when the mean was made */
     bool other;    /* the function has turned out to be other work than before */
     uint64_t missing_ns; /* launches that were charged as other work took so much more, and have ended */
     bool copy; /* runs beside kernels and is no GPU time */

@@ -13,6 +13,7 @@
 
 #define OWN_OVER 16 /* launches over which what is their own is averaged */
 #define ALONE_OVER 8 /* and once nobody tells of others: they may have gone */
+#define OTHER_TURNS_PART 4
 #define GONE_PART 8 /* eighths of it that others have to take off to be missed */
 
 /* Charges are called too little where the correction is above 1 by this part. */
@@ -184,14 +185,27 @@ static uint64_t averaged(uint64_t mean, uint64_t new, uint32_t over)
     return mean == 0 ? new : mean - mean / over + new / over;
 }
 
+/* By which the same launch would come out as one of another length. */
+static bool are_other_turns(uint32_t own, uint64_t before_ppm, uint64_t after_ppm)
+{
+    uint64_t before = hv_own_turns(HV_SHARE_FULL_PPM, own, before_ppm);
+    uint64_t after = hv_own_turns(HV_SHARE_FULL_PPM, own, after_ppm);
+    return before > after + after / OTHER_TURNS_PART || after > before + before / OTHER_TURNS_PART;
+}
+
 /* What of a long launch is the Pod's own. Where nobody looks any more how many
  * turns others have, and launches take much less than before, the others have
  * gone: then so much more of their time is their own that it is as before. */
-static uint64_t own_part(const struct hv_sample *sample, const struct hv_measured *measured)
+static uint64_t own_part(const struct hv_sample *sample, const struct hv_measured *measured, uint64_t others_ppm)
 {
     bool by_itself = measured->own == 1 && !measured->beside_others; /* else who tells first of a moment is chance */
     struct hv_function *function = sample->function;
     if (!measured->held) {
+        if (function->own_ns != 0 && are_other_turns(measured->own, function->turns_ppm, others_ppm)) {
+            function->own_ns = 0; /* they were found out better, or others have come or gone */
+            function->reseen = true;
+        }
+        function->turns_ppm = others_ppm;
         function->own_ns = averaged(function->own_ns, sample->own_ns, OWN_OVER);
         function->alone_ns = function->own_ns;
         return sample->own_ns;
@@ -268,6 +282,7 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
                                    .held = hv_sample_is_held(files, sample->device, now_ns),
                                    .too_little = charges_are_too_little(files, sample->device),
                                    .at_ns = now_ns};
+    measured.crowd_told = measured.held ? hv_sample_crowd(files, sample->device, now_ns) : 0;
     measured.crowd = sample->laid ? 0 : crowd(files, sample, result.measured_ns, now_ns);
     if (sample->laid) {
         lay_all(sampler, files, sample, result.measured_ns, now_ns);
@@ -275,8 +290,10 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
         result.guessed = sample->unlearned;
         result.began_ns = sample->laid_from_ns;
         measured.own = own_at_work(files, sample->device, now_ns);
-        result.used_ns = own_part(sample, &measured);
+        result.used_ns = own_part(sample, &measured, hv_load_relaxed(&files->control[sample->device]->others_ppm));
         measured.own_ns = result.used_ns;
+        result.reseen = sample->function->reseen;
+        sample->function->reseen = false;
         /* For a short one the other processes have waited. */
         bool together = result.measured_ns > HV_LEARNING_NS && !measured.beside_others;
         result.turn_ns = together ? sample->turn_ns : result.used_ns;

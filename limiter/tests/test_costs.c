@@ -245,6 +245,29 @@ static void turns_are_no_other_work(void)
     CHECK_EQUAL(longer_after(4000000, 2, false, true), 0);  /* which another's turn lengthens together */
 }
 
+/* A function that has cost 1 ms for long, and from then on takes ns in launches that ran behind others of their stream:
+ * its cost after so many. The daemon is silent and has told of so many processes last. */
+static uint64_t cost_when_silent(uint64_t ns, uint32_t crowd_told, int launches)
+{
+    struct hv_function function = {0};
+    struct hv_measured measured = {
+        .ns = 1 * MS, .own_ns = NOT_LAID, .crowd_told = crowd_told, .held = true, .at_ns = 1};
+    for (int i = 0; i < 40; i++)
+        (void)hv_function_learn(&function, &measured);
+    measured.ns = ns;
+    for (int i = 0; i < launches; i++)
+        (void)hv_function_learn(&function, &measured);
+    return function.cost_ns;
+}
+
+static void turns_that_fall_in_alike_raise_no_cost_when_nobody_looks(void)
+{
+    CHECK(cost_when_silent(MS + MS * 6 / 10, 2, 100) < MS + MS / 10);
+    CHECK_EQUAL(cost_when_silent(MS + MS * 6 / 10, 1, 100), MS + MS * 6 / 10); /* nobody was there */
+    CHECK(cost_when_silent(10 * MS, 2, 100) > 9 * MS); /* more than turns */
+    CHECK_EQUAL(cost_when_silent(MS + MS * 6 / 10, 2, 1000), MS + MS * 6 / 10); /* for too long to be a chance */
+}
+
 /* One time that is not longer says that the work is as it was. */
 static void one_short_time_ends_a_run(void)
 {
@@ -304,6 +327,7 @@ int main(void)
     rises_sooner_where_charges_are_too_little();
     other_work_is_seen_soon();
     turns_are_no_other_work();
+    turns_that_fall_in_alike_raise_no_cost_when_nobody_looks();
     one_short_time_ends_a_run();
     a_mistake_is_short();
     other_work_that_is_long();

@@ -146,6 +146,23 @@ def test_without_the_daemon_it_holds_as_before(tmp_path: Path) -> None:
     assert abs(result.error()) <= 2.0
 
 
+def test_others_turns_that_fall_into_each_launch_alike_are_not_learned_without_the_daemon(tmp_path: Path) -> None:
+    """For some seconds all launches of the second Pod seem half as long again. Charged so, it would leave its share to
+    the first."""
+    pods = (Load(percent=50, kernels=(20000,), processes=2), Load(percent=50, kernels=(1000,)))
+    result = run(Cell(pods=pods, daemon_seconds=2), tmp_path)
+    assert abs(result.error(pod=0)) <= 2.0
+    assert abs(result.error(pod=1)) <= 2.0
+
+
+def test_what_was_measured_before_others_turns_were_known_is_forgotten(tmp_path: Path) -> None:
+    """The first launch looks twice as long as the rest; that is not taken for others who have left."""
+    pods = (Load(percent=10, kernels=(1000,), form="graph"), BESIDE)
+    result = run(Cell(pods=pods, daemon_seconds=2, seconds=40), tmp_path)
+    assert abs(result.error()) <= 1.0
+    assert result.longest_later_stall_ms <= result.stall_bound_ms
+
+
 def test_neighbours_that_leave_after_the_daemon_leave_no_more_to_take(tmp_path: Path) -> None:
     """What of a launch is the Pod's own was found out beside one that has gone; nobody is there to see that."""
     pods = (Load(percent=25, kernels=(20000,)), Load(percent=None, stop_ms=6000))
