@@ -188,6 +188,13 @@ class Correction:
         )
 
     @property
+    def _is_above(self) -> bool:
+        """Is more than the share used now? Then it is no time to let more through: what seems to be charged too much
+        waits to run, behind long launches for instance."""
+        now = self.last is not None and (self.level or 0.0) > self.last.share + ABOVE_POINTS
+        return now or self.does_not_hold
+
+    @property
     def _is_owned_up_to(self) -> bool:
         """Do the accounts say what the driver sees? Then it is work that was let go before its cost was known, which is
         owed, and a higher correction would make it owed many times."""
@@ -287,7 +294,7 @@ class Correction:
         raises = self.mean > share + ABOVE_POINTS and ratio - self.value > max(DOUBT * lately.error, dead)
         lowers = self.mean < share - BELOW_POINTS and self.value - ratio > max(DOUBT_TO_LOWER * lately.error, dead)
         lowers = lowers and lately.scatter < ALIKE * lately.x / lately.count
-        if not raises and not (lowers and not self.does_not_hold):
+        if not raises and not (lowers and not self._is_above):
             return None
         aim = ratio + self._off(lately) * (-1 if raises else 1)
         moved = _within(min(max(aim, self.value / MOST_STEP), self.value * MOST_STEP))
@@ -341,7 +348,7 @@ class Correction:
             return replace(self, frozen="too few readings to lower it")
         aim = evidence.ratio + self._off(evidence) * (1 if lowers else -1)
         stepped = min(max(aim, self.value / MOST_STEP), self.value * MOST_STEP)
-        if self.does_not_hold and stepped < self.value:
+        if self._is_above and stepped < self.value:
             return replace(self, frozen="the driver sees more than the share")
         return replace(self, value=_within(stepped), frozen="")
 

@@ -234,6 +234,21 @@ def test_what_was_found_out_at_the_start_is_soon_given_up_where_the_limit_is_not
     assert values[-1] == pytest.approx(0.88 / 0.96, abs=0.005 * 7 / 0.96 + 0.01)
 
 
+def test_it_is_not_lowered_while_more_than_the_share_is_used() -> None:
+    """What is charged and waits to run looks as if it were charged too much, while the device is full."""
+    plant = Plant(share=0.9, factor=1.0)
+    correction, charged, at = Correction(), 0.0, 100.0
+    values: list[float] = []
+    for busy, rate in [*[(1.0, 1.06)] * 10, *[(0.84, 0.9)] * 10]:
+        at += 1 / 6
+        charged += rate / 6
+        plant.at, plant.charged = at, charged
+        correction = correction.after(plant.reading(busy))
+        values.append(correction.value)
+    assert min(values[:10]) == 1.0
+    assert values[-1] == pytest.approx(0.84 / 0.9, abs=0.01)
+
+
 def test_charges_that_are_counted_otherwise_are_no_evidence() -> None:
     """From one count to another there is no difference that says how much was charged."""
 
