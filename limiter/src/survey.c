@@ -28,7 +28,7 @@ static uint32_t take_launches(struct hv_sampler *sampler, uint32_t device, struc
     uint32_t count = 0;
     for (uint32_t i = 0; i < HV_SAMPLES; i++) {
         struct hv_sample *sample = &sampler->samples[device][i];
-        struct hv_surveyed one = {.stream = sample->stream};
+        struct hv_surveyed one = {.stream = sample->stream, .idle = sample->recorded_at_ns != 0};
         if (hv_load_acquire_32(&sample->state) != HV_SAMPLE_MEASURED)
             continue;
         if (base == NULL)

@@ -63,7 +63,7 @@ static void cut(const struct hv_surveyed *launches, uint32_t count, struct piece
 }
 
 /* A survey cuts streams off in mid-course: only from where every stream that takes part has begun are all of the launches
- * under way known, and until the first of them has ended. */
+ * under way known, and until the first of them has ended, or the last launch was made: what came later has begun later. */
 static bool find_within(const struct hv_surveyed *launches, uint32_t count, struct within *within)
 {
     bool any = false;
@@ -84,6 +84,9 @@ static bool find_within(const struct hv_surveyed *launches, uint32_t count, stru
         within->all_until_ms = !any || last < within->all_until_ms ? last : within->all_until_ms;
         any = true;
     }
+    for (uint32_t i = 0; i < count; i++)
+        if (launches[i].idle && launches[i].begin_ms > within->all_until_ms)
+            within->all_until_ms = launches[i].begin_ms;
     for (uint32_t i = 0; i < count && launches[i].begin_ms <= within->all_until_ms; i++)
         within->to_ms = launches[i].begin_ms;
     return any && within->to_ms > within->from_ms;

@@ -20,6 +20,7 @@ struct hv_surveyed {
     float end_ms;
     float cost_ms; /* of its function now */
     CUstream stream;
+    bool idle; /* its stream had nothing else to do, so it has begun when it was launched */
 };
 
 struct hv_survey_found {
