@@ -3,9 +3,10 @@
 #include "driver.h"
 #include "sampler.h"
 
-/* Time between two surveys: at first, and once their results agree. */
+/* Time between two surveys: at first, and later. HV_SURVEYS of them within the time in which the correction follows: how
+ * far launches overlap changes with the pace, and what is measured later than it is corrected is made up for twice. */
 #define FIRST_SURVEY_NS UINT64_C(20000000)
-#define LONGEST_SURVEY_NS UINT64_C(100000000)
+#define LONGEST_SURVEY_NS UINT64_C(50000000)
 
 /* A survey is due most often when launches have just waited, so it begins so many launches later each time: as often with
  * each of a round of launches. */

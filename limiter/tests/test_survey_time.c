@@ -109,6 +109,25 @@ static void turns_are_as_long_as_others(void)
     check_near(overlap(&world, 3), 1);
 }
 
+/* Pairs that run alone in their turns: each of them counts up to the launch that was made last, also where the streams of
+ * the last but one have ended before. */
+static void until_the_last_was_made(void)
+{
+    struct world world = {0};
+    struct hv_survey_found found;
+    for (uint32_t i = 0; i < HV_SURVEYED; i++) {
+        float begin = (float)(i / 2);
+        world.launches[i] = (struct hv_surveyed){.begin_ms = begin,
+                                                 .end_ms = begin + 0.5f,
+                                                 .cost_ms = 0.1f,
+                                                 .stream = stream(i % STREAMS),
+                                                 .idle = true};
+    }
+    CHECK(hv_survey_time(world.launches, HV_SURVEYED, 9, world.spoke, &found));
+    check_near(found.charged_ms, 0.1f * (HV_SURVEYED - 4)); /* all but the first and the last pair */
+    check_near(found.covered_ms, 0.1f * (HV_SURVEYED - 4) / 2);
+}
+
 static void one_after_the_other(void)
 {
     struct world world = {0};
@@ -131,6 +150,7 @@ int main(void)
     all_wait_for_a_turn();
     slow_each_other_down();
     turns_are_as_long_as_others();
+    until_the_last_was_made();
     one_after_the_other();
     return CHECK_RESULT();
 }
