@@ -83,12 +83,13 @@ def _own_pids(held: Held) -> set[int] | None:
 def _tell_of_neighbours(held: Held, place: int, window: BusyWindow, own: set[int]) -> None:
     if held.files is None or held.allocation.grants[place].limit_share_ppm >= SHARE_FULL_PPM:
         return
+    # First: the limiter takes the next word for both.
+    _expect(held, place, expected_turns(window.ratios, own), others_busy(window.ratios, own))
     try:
         count = neighbours(window.ratios, own)
         held.files.shm.set_neighbours(place, count, holds_until_ms(window.ended_at))
     except LimitFileError:
         return  # which is told by who surveys it
-    _expect(held, place, expected_turns(window.ratios, own), others_busy(window.ratios, own))
 
 
 def _expect(held: Held, place: int, turns: float, busy: float) -> None:

@@ -315,7 +315,7 @@ struct hv_learned_cost {
     uint64_t updated_at_ns;
     uint32_t device;      /* index in hv_limits.devices */
     uint32_t kind;        /* 0 kernel, 1 graph, 2 memset or copy */
-    uint64_t learning_until_ns; /* some process measures it for the first time; the others wait until then at most */
+    uint64_t learning_until_ns; /* some process measures it for the first time; the others wait until then at most. UINT64_MAX: measured before anybody told how many turns others have */
     char name[HV_FUNCTION_NAME_BYTES]; /* may be cut; NUL-terminated */
 };
 

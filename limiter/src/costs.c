@@ -8,6 +8,7 @@
 
 #define PROBES 16
 #define NOT_PUBLISHABLE UINT64_MAX
+#define LEARNED_UNTOLD UINT64_MAX /* for learning_until_ns, which has no meaning any more by then */
 
 /* Others do not wait as long for a function that is known to be short, and only not known well. */
 #define LEARNING_SHORT_NS UINT64_C(20000000)
@@ -98,8 +99,10 @@ bool hv_costs_settled(struct hv_function *function, uint64_t now_ns)
     uint64_t cost = hv_load_relaxed(&entry->cost_ns);
     /* The first times of a short one may be mostly others' turns. */
     if (cost >= HV_LONG_NS || hv_load_relaxed(&entry->samples) >= ENOUGH_SAMPLES) {
-        if (cost < MOST_BELIEVED_NS) /* as our own processes write it */
+        if (cost < MOST_BELIEVED_NS) { /* as our own processes write it */
             hv_store_relaxed(&function->first_cost_ns, cost);
+            hv_store_relaxed_32(&function->first_measured, 1);
+        }
         return true;
     }
     uint64_t until = hv_load_relaxed(&entry->learning_until_ns);
@@ -109,17 +112,36 @@ bool hv_costs_settled(struct hv_function *function, uint64_t now_ns)
     return hv_cas_acq_rel(&entry->learning_until_ns, &until, now_ns + HV_LEARNING_NS);
 }
 
-void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t turn_ns, bool anew)
+void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t turn_ns, bool told)
 {
     if (!is_entered(function))
         return;
     struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
     uint64_t mean = hv_load_relaxed(&entry->cost_ns); /* carries no other data */
     uint64_t next;
+    if (!told && mean == 0)
+        hv_store_relaxed(&entry->learning_until_ns, LEARNED_UNTOLD);
     do {
-        next = mean == 0 || anew ? turn_ns : mean - mean / AVERAGED_OVER + own_ns / AVERAGED_OVER;
+        next = mean == 0 ? turn_ns : mean - mean / AVERAGED_OVER + own_ns / AVERAGED_OVER;
     } while (!hv_cas_relaxed(&entry->cost_ns, &mean, next));
     hv_store_relaxed(&function->cost_ns, next == 0 ? 1 : next);
+}
+
+void hv_costs_price(struct hv_function *function, uint32_t own_ppm)
+{
+    if (!is_entered(function))
+        return;
+    struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
+    uint64_t untold = LEARNED_UNTOLD;
+    uint64_t cost = hv_load_relaxed(&entry->cost_ns);
+    if (hv_cas_acq_rel(&entry->learning_until_ns, &untold, 0)) /* whoever comes first does it for all */
+        while (!hv_cas_relaxed(&entry->cost_ns, &cost, cost * own_ppm / HV_SHARE_FULL_PPM)) {
+        }
+    if (hv_load_relaxed_32(&function->is_long) == 0 || hv_load_relaxed(&entry->cost_ns) == 0)
+        return;
+    function->own_ns = function->alone_ns = 0; /* averages with others' turns in them */
+    function->mean_ns = hv_load_relaxed(&entry->cost_ns);
+    hv_store_relaxed(&function->cost_ns, function->mean_ns);
 }
 
 void hv_costs_begin_anew(struct hv_function *function)

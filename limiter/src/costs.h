@@ -29,9 +29,12 @@ bool hv_costs_settled(struct hv_function *function, uint64_t now_ns);
 /* A long launch has taken so much own GPU time: its function costs the mean over
  * all processes of the Pod. Which of several that run by turns is the first to
  * tell of a moment is chance, and would make one pay for others; so the first
- * time counts as what turns left of it. anew: it is as good as the first, because
- * others' turns were not known before. */
-void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t turn_ns, bool anew);
+ * time counts as what turns left of it. told: how many turns others have is known;
+ * else hv_costs_price() follows. */
+void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t turn_ns, bool told);
+
+/* Others turn out to have had turns on the device while its cost was learned: of that, own_ppm is the Pod's own. */
+void hv_costs_price(struct hv_function *function, uint32_t own_ppm);
 
 /* It is other work than before: what all processes have found out about it is nothing any more. */
 void hv_costs_begin_anew(struct hv_function *function);

@@ -6,7 +6,6 @@
 
 #define TICKS_A_ROUND ((uint64_t)HV_COVERAGE_WORDS * HV_COVERAGE_TICKS_A_WORD) /* ticks are counted in 64 bits */
 #define MOST_LATER 8
-#define MOST_OTHERS_PPM (UINT64_C(64) * HV_SHARE_FULL_PPM) /* more is a fault of the controller */
 #define BITS_MASK ((UINT64_C(1) << HV_COVERAGE_TICKS_A_WORD) - 1)
 
 /* The tick whose middle comes next: each belongs to the interval that its
@@ -60,6 +59,6 @@ uint64_t hv_cover(struct hv_coverage *coverage, uint64_t begin_ns, uint64_t end_
 uint64_t hv_own_turns(uint64_t ns, uint32_t own, uint64_t others_ppm)
 {
     uint64_t turns = (uint64_t)(own == 0 ? 1 : own) * HV_SHARE_FULL_PPM;
-    others_ppm = others_ppm < MOST_OTHERS_PPM ? others_ppm : MOST_OTHERS_PPM;
+    others_ppm = others_ppm < HV_MOST_OTHERS_PPM ? others_ppm : HV_MOST_OTHERS_PPM;
     return (uint64_t)((unsigned __int128)ns * turns / (turns + others_ppm)); /* at most ns */
 }

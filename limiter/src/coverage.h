@@ -18,6 +18,8 @@
  * tick. All of it where there is no line. */
 uint64_t hv_cover(struct hv_coverage *coverage, uint64_t begin_ns, uint64_t end_ns);
 
+#define HV_MOST_OTHERS_PPM (UINT64_C(64) * HV_SHARE_FULL_PPM) /* more is a fault of the controller */
+
 /* On a device that gives each process turns of the same length, what of a time
  * is that of own processes, beside others that have others_ppm turns for one of
  * a process: as the daemon finds out. */

@@ -177,7 +177,7 @@ bool hv_function_learn(struct hv_function *function, const struct hv_measured *m
     hv_store_relaxed_32(&function->is_long, is_long_now(function, measured, samples, slowly));
     uint64_t cost = next_cost(function, measured, slowly);
     /* The first times of this process may be mostly others' turns, where others have measured it in peace. */
-    uint64_t told = function->kind == 0 ? hv_load_relaxed(&function->first_cost_ns) : 0;
+    uint64_t told = hv_load_relaxed_32(&function->first_measured) != 0 ? hv_load_relaxed(&function->first_cost_ns) : 0;
     if (samples <= HV_FIRST_SAMPLES && told != 0 && told < HV_LONG_NS && told < cost)
         cost = told;
     uint64_t known = hv_load_relaxed(&function->cost_ns);

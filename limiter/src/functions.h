@@ -40,6 +40,7 @@ struct hv_function {
     uint64_t handle;        /* of the driver: for its name */
     uint64_t shape;         /* the same in every process of the Pod: grid and block, or of a graph its kernels */
     uint64_t first_cost_ns; /* charged until the cost is learned; 0: HV_GUESSED_COST_NS */
+    uint32_t first_measured; /* 1: first_cost_ns is what another process has measured */
     uint64_t undisturbed_ns; /* of the recent times: see hv_undisturbed */
     uint64_t mean_ns;       /* own time of the last launches */
     uint32_t persists;      /* samples in a row that were alike and higher than the cost */
@@ -48,7 +49,7 @@ struct hv_function {
     uint64_t own_ns;        /* of long ones: what they added to the Pod's GPU time, in the mean, while somebody looked */
     uint64_t alone_ns;      /* the same since then */
     uint64_t turns_ppm;     /* with so many turns of others for one of ours */
-    bool reseen;            /* that has changed, so means of before say nothing */
+    uint32_t untold;        /* 1: its cost was learned before anybody told how many turns others had */
     uint32_t run;           /* samples in a row that tell of other work: see hv_function_learn */
     uint32_t run_ns[HV_LONGEST_RUN];
     uint64_t run_since_ns;  /* when the first launch of it was begun */

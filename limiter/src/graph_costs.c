@@ -86,6 +86,7 @@ void hv_graph_costs_from(struct hv_process *process, CUgraphExec executable, CUg
     hv_store_relaxed_32(&entry->samples, 0);
     hv_store_relaxed(&entry->cost_ns, 0);
     hv_store_relaxed(&entry->first_cost_ns, sum.ns);
+    hv_store_relaxed_32(&entry->first_measured, 0);
     hv_store_relaxed(&entry->shape, sum.kernels); /* it may have been another one at the same address */
     hv_store_relaxed(&entry->published, 0);
 }

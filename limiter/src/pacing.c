@@ -4,6 +4,7 @@
 #include "driver.h"
 #include "memory.h"
 #include "pacing_gate.h"
+#include "pacing_untold.h"
 #include "process.h"
 
 /* Of a function whose cost is not known one launch may be under way: it is
@@ -24,6 +25,7 @@
 /* When a launch of a known function is measured again. */
 #define SAMPLE_INTERVAL_NS (10 * NS_PER_MS)
 #define SAMPLE_CHARGED_NS (5 * NS_PER_MS)
+#define SAMPLE_MUCH_NS (UNFINISHED_NS / 16)
 
 /* Launches between two looks at the counters. */
 #define LAUNCHES_PER_LOOK 256
@@ -45,7 +47,9 @@ static bool must_wait_for_work(const struct hv_gate *gate, struct hv_function *f
 {
     const struct hv_sampler *sampler = &gate->process->sampler;
     bool unlearned = hv_load_relaxed(&function->cost_ns) == 0;
-    if (unlearned && hv_load_acquire_32(&function->in_flight) >= UNLEARNED_IN_FLIGHT)
+    /* A short one is measured by itself first: what runs beside it would lengthen it. */
+    bool known = hv_load_relaxed_32(&function->first_measured) != 0 && hv_load_relaxed(&function->first_cost_ns) >= HV_LONG_NS;
+    if (unlearned && !known && hv_load_acquire_32(&function->in_flight) >= UNLEARNED_IN_FLIGHT)
         return true;
     if (hv_sampler_unfinished_ns(sampler, gate->device) > UNFINISHED_NS &&
         hv_load_acquire_32(&sampler->pending[gate->device]) >= UNFINISHED_SAMPLES)
@@ -86,9 +90,11 @@ static bool should_sample(const struct hv_gate *gate, const struct hv_function *
     if (hv_load_relaxed_32(&function->samples) < HV_FIRST_SAMPLES ||
         hv_load_relaxed_32(&function->is_long) != 0 || hv_load_relaxed_32(&function->again) != 0)
         return true;
+    /* With much unfinished each sample that ends lets others go on, so they are the closer the more there is. */
+    bool much = hv_sampler_unfinished_ns(sampler, gate->device) > UNFINISHED_NS / 2;
     return gate->now_ns - hv_load_relaxed(&function->sampled_at_ns) >= SAMPLE_INTERVAL_NS ||
            hv_load_relaxed(&sampler->charged_ns[gate->device]) - hv_load_relaxed(&sampler->sampled_ns[gate->device]) >=
-               SAMPLE_CHARGED_NS;
+               (much ? SAMPLE_MUCH_NS : SAMPLE_CHARGED_NS);
 }
 
 /* A launch after a wait finds an idle stream, and with it a device on which
@@ -200,14 +206,17 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
     struct hv_function *function = function_of(gate, launch);
     bool copy = launch->kind == HV_LAUNCH_COPY;
     hv_gate_poll(gate);
+    hv_untold_price(gate, function);
     wait_for_work(gate, function);
+    hv_untold_price(gate, function);
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     uint64_t first_cost = hv_load_relaxed(&function->first_cost_ns);
     uint64_t charged = cost != 0 ? cost : first_cost != 0 ? first_cost : HV_GUESSED_COST_NS;
-    if (hv_load_relaxed_32(&function->is_long) != 0) /* what overlaps is off already */
+    bool is_long = hv_load_relaxed_32(&function->is_long) != 0;
+    if (is_long) /* what overlaps is off already */
         charged = hv_bucket_wall_ns(charged, gate->overlap_ppm); /* the same quotient */
     if (thread->credit_ns < charged) {
-        uint64_t paid = hv_gate_pay(gate, copy, charged - thread->credit_ns);
+        uint64_t paid = hv_gate_pay(gate, copy, charged >= HV_LONG_NS, charged - thread->credit_ns);
         thread->credit_ns += paid;
         count_charge(gate, copy, paid);
     }

@@ -56,6 +56,6 @@ void hv_gate_tell_unfinished(struct hv_gate *gate);
 
 /* Take a place in the bucket and wait for it; what was paid, a slice for later
  * launches included. 0: the limit was lifted meanwhile. */
-uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, uint64_t cost_ns);
+uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, bool is_long, uint64_t cost_ns);
 
 #endif

@@ -1,4 +1,5 @@
 #include "pacing_gate.h"
+#include "pacing_untold.h"
 
 /* How much GPU time is paid for in one go, in wall time of the bucket: small
  * against the 20 ms that a launch may be stalled, large against the cost of
@@ -65,7 +66,7 @@ static uint64_t in_step(const struct hv_gate *gate, uint64_t start)
 }
 
 /* On news the place is given back and taken anew at the share then in force. */
-uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, uint64_t cost_ns)
+uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, bool is_long, uint64_t cost_ns)
 {
     uint64_t began = gate->now_ns;
     bool waited = false;
@@ -80,8 +81,10 @@ uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, uint64_t cost_ns)
         paid = cost_ns + hv_bucket_gpu_ns(SLICE_WALL_NS / rank, gate->share_ppm); /* a slice beyond the launch itself */
         uint64_t most = paid / (cost_ns > SELDOM_NS ? REPAID_SELDOM_PART : REPAID_PART);
         uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms, most, gate->now_ns);
-        uint64_t gpu = hv_gate_corrected(gate, copy, hv_gate_overlapped(gate, paid)) + repaid;
-        uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, gpu, gate->now_ns, &wall);
+        uint64_t all = hv_gate_corrected(gate, copy, hv_gate_overlapped(gate, paid));
+        uint64_t placed = is_long ? hv_untold_placed(gate, all) : all;
+        uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, placed + repaid, gate->now_ns, &wall);
+        hv_debt_add(&gate->usage->debt_ns, &terms, all - placed);
         if (start > gate->now_ns) {
             waited = true;
             count_waiter(gate);
@@ -97,6 +100,7 @@ uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, uint64_t cost_ns)
         if (start <= gate->now_ns)
             break;
         hv_bucket_give_back(&gate->usage->bucket_ns, wall);
+        hv_debt_lower(&gate->usage->debt_ns, all - placed);
         hv_debt_add(&gate->usage->debt_ns, &terms, repaid);
         paid = 0;
     }

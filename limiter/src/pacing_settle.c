@@ -1,6 +1,7 @@
 #include "pacing_gate.h"
 
 #include "costs.h"
+#include "pacing_untold.h"
 
 /* A charge that was too high by more than this part of it is set right: it was
  * learned while others had their turns on the device. */
@@ -24,13 +25,21 @@ void hv_gate_count(struct hv_gate *gate, bool copy, bool brief, uint64_t gpu_ns)
 static void charge_later(struct hv_gate *gate, const struct hv_sample_result *result, uint64_t gpu_ns)
 {
     struct hv_bucket_terms terms = hv_gate_bucket_terms(gate);
-    uint64_t left = hv_gate_corrected(gate, false, gpu_ns);
+    uint64_t left = hv_gate_corrected(gate, false, gpu_ns), owed = 0;
     if (result->guessed || result->used_ns / UNFORESEEN > result->charged_ns) {
         uint64_t all = hv_gate_corrected(gate, false, result->used_ns);
+        /* One that goes on may be told of before it ends; what was placed of it so far is taken back then. */
+        if (result->used_ns >= HV_LONG_NS && !result->unfinished)
+            owed = all - hv_untold_placed(gate, all);
+        uint64_t back = owed > left ? owed - left : 0;
+        uint64_t back_wall = hv_bucket_wall_ns(back, gate->share_ppm);
+        hv_bucket_give_back(&gate->usage->bucket_ns, back_wall);
+        hv_add_relaxed(&gate->usage->returned_ns, back_wall);
+        left -= owed - back;
         left = hv_bucket_charge_since(&gate->usage->bucket_ns, &terms, left, result->began_ns,
                                       gate->now_ns + hv_bucket_wall_ns(all, gate->share_ppm));
     }
-    hv_debt_add(&gate->usage->debt_ns, &terms, left);
+    hv_debt_add(&gate->usage->debt_ns, &terms, left + owed);
     hv_gate_count(gate, false, !result->laid, gpu_ns);
 }
 
@@ -74,6 +83,9 @@ void hv_gate_poll(struct hv_gate *gate)
     uint32_t count = hv_sampler_poll(sampler, hv_files(), gate->device, gate->now_ns, results);
     for (uint32_t i = 0; i < count; i++)
         settle(gate, &results[i]);
+    for (uint32_t i = 0; i < count; i++)
+        hv_untold_note(gate, &results[i]);
+    hv_untold_settle(gate);
     for (uint32_t i = 0; i < count; i++) {
         if (results[i].unfinished)
             continue;
@@ -82,7 +94,7 @@ void hv_gate_poll(struct hv_gate *gate)
         if (results[i].other || results[i].missing_ns != 0) /* what is told of such work is about right only */
             hv_store_relaxed(&gate->usage->relearned_at_ns, gate->now_ns);
         if (results[i].laid && hv_load_relaxed_32(&results[i].function->is_long) != 0)
-            hv_costs_average(results[i].function, results[i].used_ns, results[i].turn_ns, results[i].reseen);
+            hv_costs_average(results[i].function, results[i].used_ns, results[i].turn_ns, results[i].untold_ns == 0);
         hv_costs_publish(results[i].function, gate->now_ns);
     }
     if (count != 0)

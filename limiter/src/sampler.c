@@ -171,7 +171,8 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         sample->unlearned = hv_load_relaxed(&function->cost_ns) == 0;
         sample->laid = function->kind != HV_FUNCTION_COPY &&
                        (sample->unlearned || hv_load_relaxed_32(&function->is_long) != 0);
-        sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = sample->turn_ns = 0;
+        sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = sample->turn_ns =
+            sample->untold_ns = 0;
         if (sample->unlearned)
             hv_add_acq_rel_32(&function->in_flight, 1);
         if (sample->laid)

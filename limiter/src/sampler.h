@@ -15,7 +15,7 @@
 #include "hypervisor_limits.h"
 #include "survey.h"
 
-#define HV_SAMPLES 32 /* of one device, so that surveys of several do not keep room from each other */
+#define HV_SAMPLES 64 /* of one device, so that surveys of several do not keep room from each other */
 
 enum hv_sample_state {
     HV_SAMPLE_FREE = 0,
@@ -45,6 +45,7 @@ struct hv_sample {
     uint64_t laid_ns;      /* what that has added so far, */
     uint64_t own_ns;       /* and what of it was the Pod's own turns */
     uint64_t turn_ns;      /* what turns left of its time so far to this process */
+    uint64_t untold_ns;    /* of own_ns, laid down while nobody told how many turns others had */
     bool surveyed;         /* one of the launches of the survey under way */
 };
 
@@ -76,6 +77,8 @@ struct hv_sampler {
     uint32_t basis_ppm[HV_MAX_DEVICES];   /* and the overlap that charges were made with then */
     uint64_t void_ppm[HV_MAX_DEVICES];    /* a correction that was for other work, */
     uint64_t void_until_ns[HV_MAX_DEVICES]; /* and until when it is none */
+    uint64_t untold_ns[HV_MAX_DEVICES];       /* measured while nobody told how many turns others had, */
+    uint64_t untold_until_ns[HV_MAX_DEVICES]; /* which counts for the first moments only */
     struct hv_survey surveys[HV_MAX_DEVICES];
     struct hv_event_clock clocks[HV_MAX_DEVICES];
     struct hv_sample samples[HV_MAX_DEVICES][HV_SAMPLES];
@@ -88,11 +91,11 @@ struct hv_sample_result {
     uint64_t measured_ns;
     uint64_t began_ns;
     uint64_t used_ns;  /* what it added to the Pod's GPU time, others' turns taken off: where `laid` */
+    uint64_t untold_ns; /* of that, so much while nobody told how many turns others had */
     uint64_t turn_ns;  /* what of it turns left to this process: the same in the mean, whoever tells first of a moment */
     bool laid;         /* a long launch, or one whose cost was not known */
     bool guessed;      /* the latter */
     bool unfinished;   /* it goes on, and has taken more than it was charged so far; only a guess is put right so early */
-    bool reseen;   /* others' turns are known better than when the mean was made */
     bool other;    /* the function has turned out to be other work than before */
     uint64_t missing_ns; /* launches that were charged as other work took so much more, and have ended */
     bool copy; /* runs beside kernels and is no GPU time */

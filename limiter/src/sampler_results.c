@@ -75,13 +75,8 @@ static void bound_clock(struct hv_event_clock *clock, const struct hv_sample *sa
     clock->base_at_ns = (uint64_t)(base < earliest ? earliest : base > latest ? latest : base);
 }
 
-static bool neighbours_told(const struct hv_files *files, uint32_t device, uint64_t now_ns)
-{
-    return hv_load_relaxed(&files->control[device]->neighbours) >> HV_BORROWED_SHARE_BITS > now_ns / NS_PER_MS;
-}
-
 /* Lay down how far the launch has gone. */
-static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t begin_ns, uint64_t upto_ns)
+static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t begin_ns, uint64_t upto_ns, bool told)
 {
     struct hv_device_usage *usage = files->devices[sample->device];
     uint64_t others = hv_load_relaxed(&files->control[sample->device]->others_ppm);
@@ -96,6 +91,12 @@ static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t
     uint64_t span = upto_ns - sample->laid_upto_ns;
     sample->laid_upto_ns = upto_ns;
     sample->laid_ns += added;
+    if (told && sample->untold_ns != 0) { /* now it is known what of that were others' turns */
+        sample->own_ns -= sample->untold_ns - hv_own_turns(sample->untold_ns, own, others);
+        sample->untold_ns = 0;
+    }
+    if (!told && others == 0)
+        sample->untold_ns += added;
     sample->own_ns += hv_own_turns(added, own, others);
     sample->turn_ns += hv_own_turns(span, own, others) / (own == 0 ? 1 : own);
     hv_add_relaxed(&usage->laid_ns, added);
@@ -109,7 +110,7 @@ void hv_sample_lay_unfinished(struct hv_sampler *sampler, const struct hv_files 
     uint64_t since = sample->laid_upto_ns != 0 ? sample->laid_upto_ns : sample->ready_at_ns;
     if (sample->laid && now_ns > since && now_ns - since >= LAY_EVERY_NS &&
         begin_of(&sampler->clocks[sample->device], sample, &begin_ns))
-        lay(files, sample, begin_ns, now_ns);
+        lay(files, sample, begin_ns, now_ns, hv_neighbours_told(files, sample->device, now_ns));
 }
 
 bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, struct hv_sample_result *result)
@@ -141,7 +142,7 @@ static void lay_all(struct hv_sampler *sampler, const struct hv_files *files, st
     if (!begin_of(clock, sample, &begin_ns))
         begin_ns = sample->ready_at_ns;
     uint64_t end_ns = begin_ns + measured_ns;
-    lay(files, sample, begin_ns, end_ns < now_ns ? end_ns : now_ns);
+    lay(files, sample, begin_ns, end_ns < now_ns ? end_ns : now_ns, hv_neighbours_told(files, sample->device, now_ns));
 }
 
 /* The driver sees the Pod busier than it is charged. */
@@ -166,7 +167,7 @@ static uint32_t own_at_work(const struct hv_files *files, uint32_t device, uint6
 /* How many processes have turns on the device; 0: nobody tells. The Pod's own are looked for where it matters only. */
 static uint32_t crowd(const struct hv_files *files, const struct hv_sample *sample, uint64_t measured_ns, uint64_t now_ns)
 {
-    if (!neighbours_told(files, sample->device, now_ns))
+    if (!hv_neighbours_told(files, sample->device, now_ns))
         return 0;
     uint64_t others = hv_load_relaxed(&files->control[sample->device]->neighbours) & HV_BORROWED_SHARE_MASK;
     if (measured_ns <= sample->charged_ns + sample->charged_ns / 4)
@@ -203,7 +204,6 @@ static uint64_t own_part(const struct hv_sample *sample, const struct hv_measure
     if (!measured->held) {
         if (function->own_ns != 0 && are_other_turns(measured->own, function->turns_ppm, others_ppm)) {
             function->own_ns = 0; /* they were found out better, or others have come or gone */
-            function->reseen = true;
         }
         function->turns_ppm = others_ppm;
         function->own_ns = averaged(function->own_ns, sample->own_ns, OWN_OVER);
@@ -292,8 +292,7 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
         measured.own = own_at_work(files, sample->device, now_ns);
         result.used_ns = own_part(sample, &measured, hv_load_relaxed(&files->control[sample->device]->others_ppm));
         measured.own_ns = result.used_ns;
-        result.reseen = sample->function->reseen;
-        sample->function->reseen = false;
+        result.untold_ns = sample->untold_ns;
         /* For a short one the other processes have waited. */
         bool together = result.measured_ns > HV_LEARNING_NS && !measured.beside_others;
         result.turn_ns = together ? sample->turn_ns : result.used_ns;

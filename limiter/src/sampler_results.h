@@ -24,6 +24,12 @@ bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, st
 /* The sum of what has ended only grows: streams overtake each other. Returns by how much. */
 uint64_t hv_sample_advance_ended(struct hv_sampler *sampler, const struct hv_sample *sample);
 
+/* Has the daemon told who else was at work on the device in the last window? */
+static inline bool hv_neighbours_told(const struct hv_files *files, uint32_t device, uint64_t now_ns)
+{
+    return hv_load_relaxed(&files->control[device]->neighbours) >> HV_BORROWED_SHARE_BITS > now_ns / 1000000;
+}
+
 /* A correction was found out, and whoever found it is silent. */
 bool hv_sample_is_held(const struct hv_files *files, uint32_t device, uint64_t now_ns);
 

@@ -46,6 +46,21 @@ static void follows_a_change(void)
     CHECK(function.cost_ns >= 1); /* 0 would mean not learned */
 }
 
+/* Another process has measured it in peace; the first times of this one may be mostly others' turns. */
+static void believes_what_others_measured_at_first(void)
+{
+    struct hv_function graph = {.kind = HV_FUNCTION_GRAPH, .first_cost_ns = 1 * MS, .first_measured = 1};
+    struct hv_function summed = {.kind = HV_FUNCTION_GRAPH, .first_cost_ns = 1 * MS}; /* over nodes, by their guesses */
+    for (int i = 0; i < HV_FIRST_SAMPLES; i++) {
+        learn(&graph, 3 * MS, NOT_LAID, false);
+        learn(&summed, 3 * MS, NOT_LAID, false);
+    }
+    CHECK_EQUAL(graph.cost_ns, 1 * MS);
+    CHECK_EQUAL(summed.cost_ns, 3 * MS);
+    learn(&graph, 3 * MS, NOT_LAID, false);
+    CHECK_EQUAL(graph.cost_ns, 3 * MS);
+}
+
 /* Others' turns scatter times; a few among many that are not longer keep the cost. */
 static void rises_slowly_among_scattered_times(void)
 {
@@ -314,6 +329,7 @@ int main(void)
 {
     undisturbed();
     follows_a_change();
+    believes_what_others_measured_at_first();
     rises_slowly_among_scattered_times();
     rises_slowly_beside_others();
     long_ones();

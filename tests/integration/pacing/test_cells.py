@@ -86,6 +86,24 @@ def test_a_limit_does_not_swing(tmp_path: Path) -> None:
     assert result.longest_stall_ms <= 100
 
 
+FIRST_WAITS = {
+    # The first launch was measured with the other's turns in it, before the first window of the driver told of them.
+    "long, alone": Load(percent=10, kernels=(1000,), form="graph"),
+    "long, after the first": Load(percent=50, kernels=(20_000,)),
+    # Others take over what the first of them has learned, and it is set right for all at once.
+    "long, of eight": Load(percent=25, kernels=(100,), form="graph", processes=8),
+    "short, of eight": Load(percent=10, kernels=(20,), form="graph", processes=8),
+    # A process that is let go ahead of the device waits for what it has queued, a few launches at a time.
+    "queued": Load(percent=90, kernels=(20,), form="graph", grid=10000, processes=2, streams=4),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_WAITS)
+def test_no_launch_waits_long_beside_a_neighbour_from_the_first_on(name: str, tmp_path: Path) -> None:
+    result = run(Cell(pods=(FIRST_WAITS[name], BESIDE), seconds=3.0), tmp_path)
+    assert result.longest_stall_ms <= result.stall_bound_ms
+
+
 def test_beside_a_neighbour_without_a_limit(tmp_path: Path) -> None:
     result = run(Cell(pods=(Load(percent=40, kernels=(1000,)), BESIDE)), tmp_path)
     assert abs(result.error()) <= 2.0
