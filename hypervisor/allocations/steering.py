@@ -49,7 +49,7 @@ def follow(all_held: Sequence[Held], windows: Windows, tell: Tell) -> None:
                 memory.window_at = None
             elif window.ended_at != memory.window_at:
                 memory.window_at = window.ended_at
-                exact, own = isinstance(window, DeviceWindow), _own_pids(held)
+                own = _own_pids(held)
                 seen = _by_process(held, place, window, all_held)
                 if own is not None and seen is not None:
                     _tell_of_neighbours(held, place, seen, own)
@@ -62,9 +62,7 @@ def follow(all_held: Sequence[Held], windows: Windows, tell: Tell) -> None:
                         under_way=is_under_way(held, place, charged),
                         unfinished_ns=_unfinished_ns(held, place),
                     )
-                    busy = (
-                        _busy_in(held, seen, exact=exact) if seen is not None and (memory.attributed or exact) else None
-                    )
+                    busy = _busy_in(held, place, seen, exact=isinstance(window, DeviceWindow))
                     _correct_in_a_row(held, place, busy, window.ended_at, known, tell)
 
 
@@ -142,9 +140,9 @@ def _by_process(
     return BusyWindow(ended_at=window.ended_at, ratios={min(own): window.ratio})
 
 
-def _busy_in(held: Held, window: BusyWindow, *, exact: bool) -> Busy | None:
+def _busy_in(held: Held, place: int, window: BusyWindow | None, *, exact: bool) -> Busy | None:
     pids = _own_pids(held)
-    if pids is None:
+    if pids is None or window is None or not (held.devices[place].attributed or exact):
         return None
     busy = busy_of(window.ratios, pids, window.card)
     return replace(busy, off=0.0) if exact else busy  # GPM's is one figure, and not rounded

@@ -81,7 +81,7 @@ class Reader:
     def _sampled(self, nvml: Nvml, card: survey.Card, request: wire.Sampling | wire.Gpm) -> wire.Reply:
         if isinstance(request, wire.Gpm):
             return self._gpm.take(nvml, card, request.targets)
-        return survey.samples(nvml, card)
+        return survey.samples(nvml, card, whole=request.card)
 
     def _health(self, nvml: Nvml, card: survey.Card) -> wire.HealthDone:
         if self._watch is None:

@@ -48,12 +48,12 @@ class _Sample(ctypes.Structure):
     )
 
 
-class _Value(ctypes.Union):
-    _fields_ = (("unsigned_int", ctypes.c_uint), ("wide", ctypes.c_ulonglong))
-
-
 class _CardSample(ctypes.Structure):
-    _fields_ = (("time_us", ctypes.c_ulonglong), ("value", _Value))
+    _fields_ = (
+        ("time_us", ctypes.c_ulonglong),
+        ("value", ctypes.c_uint),  # the first half of a union, of which samples of utilisation have this member
+        ("_", ctypes.c_uint),
+    )
 
 
 def read_processes(library: ctypes.CDLL, handle: Any, kind: str, version: str) -> Answer[list[Process]]:
@@ -85,21 +85,22 @@ def read_samples(library: ctypes.CDLL, handle: Any, since_us: int) -> Answer[lis
 
 
 def read_card_samples(library: ctypes.CDLL, handle: Any, since_us: int) -> Answer[list[CardSample]]:
-    """Utilisation samples of a GPU after a time; empty when there is nothing new."""
+    """Utilisation samples of a card as a whole after a time: as many as fit, for what is asked for is the first of
+    them. One call, which needs not ask for their number."""
     function = getattr(library, "nvmlDeviceGetSamples", None)
     if function is None:
         return Answer(None, FUNCTION_NOT_FOUND)
-    kind, count = ctypes.c_int(), ctypes.c_uint(CARD_SAMPLES)
+    kind, count = ctypes.c_uint(), ctypes.c_uint(CARD_SAMPLES)
     room = (_CardSample * CARD_SAMPLES)()
     since = ctypes.c_ulonglong(since_us)
-    code = function(handle, GPU_UTILIZATION, since, ctypes.byref(kind), ctypes.byref(count), room)
+    code = function(handle, ctypes.c_uint(GPU_UTILIZATION), since, ctypes.byref(kind), ctypes.byref(count), room)
     if code == NOT_FOUND:
         return Answer([])
     if code != SUCCESS:
         return Answer(None, code)
     if kind.value != UNSIGNED_INT or count.value > CARD_SAMPLES:
         return Answer(None, UNREADABLE)
-    return Answer([CardSample(entry.time_us, entry.value.unsigned_int) for entry in room[: count.value]])
+    return Answer([CardSample(entry.time_us, entry.value) for entry in room[: count.value]])
 
 
 def _grow(layout: Any, call: Callable[[Any, Any], int]) -> Answer[list[Any]]:

@@ -12,7 +12,7 @@ import pynvml
 from hypervisor.gpu import lists
 from hypervisor.gpu.codes import FUNCTION_NOT_FOUND, UNREADABLE, ErrorClass, classify
 from hypervisor.gpu.nvml import Device, Nvml
-from hypervisor.gpu.wire import Answer, CardSample, Process, Sample
+from hypervisor.gpu.wire import SAME_MOMENT_US, Answer, CardSample, Process, Sample
 
 Value = TypeVar("Value")
 
@@ -86,10 +86,14 @@ def samples(nvml: Nvml, device: Device) -> Answer[list[Sample]]:
     return answer if answer.value is None else Answer(sane)
 
 
-def card_samples(nvml: Nvml, device: Device, since_us: int) -> Answer[list[CardSample]]:
-    """Utilisation samples of the GPU as a whole after a time."""
+def card_samples(nvml: Nvml, device: Device, beside: list[Sample]) -> Answer[list[CardSample]]:
+    """Utilisation samples of the card as a whole at the time of the newest of these of its processes, and later."""
+    since_us = max(sample.time_us for sample in beside) - SAME_MOMENT_US - 1
     return _ask_list(
-        nvml, device, "nvmlDeviceGetSamples", lambda handle: lists.read_card_samples(nvml.native, handle, since_us)
+        nvml,
+        device,
+        "nvmlDeviceGetSamples",
+        lambda handle: lists.read_card_samples(nvml.native, handle, max(since_us, 0)),
     )
 
 

@@ -18,10 +18,10 @@ SAMPLE_WINDOW_SECONDS = 1.2
 SILENT_SECONDS = 3.0
 # The driver stamps samples with wall time, which may have been set since.
 MOST_SAMPLE_AGE_SECONDS = 60.0
-# Ends of samples that are of the same window: more apart, what lies between them may be more than half a percent of it.
-SAME_WINDOW_US = 1_000
 # Drivers round up beyond 100; far beyond, a value is no percentage.
 MOST_PERCENT = 200
+# What the card as a whole did is held against the sum of all: there nothing may be rounded up.
+WHOLE_PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,19 @@ def average(samples: tuple[wire.Sample, ...] | list[wire.Sample], *, now: float,
     return found
 
 
+def _card_ratio(samples: Sequence[wire.Sample], card: Sequence[wire.CardSample]) -> float | None:
+    """What the card as a whole did in the window of these samples; None unless each process has one of the same
+    moment, the card has just one of it, and all of them are shares."""
+    newest = max(each.time_us for each in samples)
+    at_once = [each for each in samples if newest - each.time_us <= wire.SAME_MOMENT_US]
+    whole = [each for each in card if abs(each.time_us - newest) <= wire.SAME_MOMENT_US]
+    pids = {each.pid for each in samples}
+    if len(at_once) != len(samples) or len(pids) != len(samples) or len(whole) != 1:
+        return None
+    percents = [*(each.busy_percent for each in samples), whole[0].busy_percent]
+    return whole[0].busy_percent / 100 if all(0 <= each <= WHOLE_PERCENT for each in percents) else None
+
+
 def next_window(
     last: BusyWindow | DeviceWindow | None,
     samples: Answer[list[wire.Sample]],
@@ -137,6 +150,7 @@ def next_window(
     wall_offset: float,
 ) -> BusyWindow | None:
     """The window that new samples tell of; the last one while the driver says nothing new, None where it never does.
+    card: samples of the card as a whole.
 
     All samples of a window come together, so a process without one had nothing to do in it. Where nobody has one for
     longer than any window lasts, nobody has.
@@ -147,20 +161,11 @@ def next_window(
     found = average(samples.value, now=now, wall_offset=wall_offset)
     if found:
         ended_at = max(each.observed_at for each in found.values())
-        ratios = {pid: each.ratio for pid, each in found.items()}
-        return BusyWindow(ended_at=ended_at, ratios=ratios, card=_card_meanwhile(samples.value, card.value or ()))
+        return BusyWindow(
+            ended_at=ended_at,
+            ratios={pid: each.ratio for pid, each in found.items()},
+            card=_card_ratio(samples.value, card.value or ()),
+        )
     if last is None or now - last.ended_at >= SAMPLE_WINDOW_SECONDS:
         return BusyWindow(ended_at=now, ratios={})
     return last
-
-
-def _card_meanwhile(samples: Sequence[wire.Sample], card: Sequence[wire.CardSample]) -> float | None:
-    """The share of the same window in which the card was busy; None where these are of several windows, or the driver
-    tells of no such window of the card."""
-    times = [each.time_us for each in samples]
-    if max(times) - min(times) > SAME_WINDOW_US:
-        return None
-    for each in card:
-        if abs(each.time_us - max(times)) <= SAME_WINDOW_US and 0 <= each.busy_percent <= 100:
-            return each.busy_percent / 100
-    return None

@@ -22,11 +22,12 @@ from hypervisor.gpu.fleet import Fleet
 from hypervisor.gpu.health.monitor import HealthMonitor, load_policy
 from hypervisor.gpu.health.occurrence import Occurrence
 from hypervisor.gpu.holders import holders_of
+from hypervisor.gpu.known import Known, driver_of
 from hypervisor.gpu.memory_limits import MemoryLimits
 from hypervisor.gpu.mig_control import MigControl, PhysicalCard
 from hypervisor.gpu.observe import Observer
 from hypervisor.gpu.pipe import LingeringProcesses, ReaderGoneError, ReaderHungError, open_reader_process
-from hypervisor.gpu.session import AnsweredLateError, Known, Session, Turn, driver_of
+from hypervisor.gpu.session import AnsweredLateError, Session, Turn
 from hypervisor.gpu.spare import Spare, Work
 from hypervisor.gpu.statistics import GpuReaderStatistics
 from hypervisor.gpu.system import system_info

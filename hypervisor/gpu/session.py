@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import trio
 
-from hypervisor.config import Settings
 from hypervisor.gpu import failures, gpm, processes, wire
 from hypervisor.gpu.conditions import Finding
 from hypervisor.gpu.failures import UnusableError
-from hypervisor.gpu.fleet import SURVEY_SECONDS, CardState, Fleet
-from hypervisor.gpu.health.monitor import HealthMonitor
-from hypervisor.gpu.observe import Observer
+from hypervisor.gpu.fleet import SURVEY_SECONDS, CardState
+from hypervisor.gpu.known import FIRST_RENEWAL_SECONDS, Known, driver_of
 from hypervisor.gpu.pipe import ReaderGoneError, ReaderHungError, ReaderProcess, ReaderWasGoneError
-from hypervisor.gpu.slots import EVENTS_SLOT, gpm_slot, slot_of
+from hypervisor.gpu.slots import EVENTS_SLOT, card_samples_slot, gpm_slot, slot_of
 from hypervisor.gpu.spare import Prepared
-from hypervisor.gpu.statistics import Counters
-from hypervisor.model.busy import BusyWindow, DeviceWindow
+from hypervisor.model.busy import BusyWindow
 from hypervisor.model.health import HealthState
 
 Expected = TypeVar("Expected", bound=wire.Reply)
@@ -47,54 +44,11 @@ EARLY_SECONDS = 0.1
 # Opening a GPU that sleeps takes the driver seconds.
 START_PATIENCE = 3
 # While a GPU is lost, NVML is started anew from time to time: only then does it see that a reset brought it back.
-FIRST_RENEWAL_SECONDS = 30.0
 MOST_RENEWAL_SECONDS = 600.0
 
 
 class AnsweredLateError(Exception):
     """The other GPUs were given to another reader, and the answer came after that: this reader has done its part."""
-
-
-@dataclass(slots=True)
-class Known:
-    """What outlives a reader. Changed by sessions, in one trio thread."""
-
-    settings: Settings
-    environment: Mapping[str, str]
-    observer: Observer
-    fleet: Fleet
-    health: HealthMonitor
-    counters: Counters = field(default_factory=Counters)
-    opened: wire.Opened | None = None
-    sampled: frozenset[str] = frozenset()  # UUIDs of the GPUs whose processes are to be looked at between rounds
-    sampling_wanted: trio.Event = field(default_factory=trio.Event)  # set while there are some
-    windows: dict[str, BusyWindow | DeviceWindow] = field(default_factory=dict)  # of these, by UUID
-    renewal_seconds: float = FIRST_RENEWAL_SECONDS
-    events_told: trio.Event = field(default_factory=trio.Event)  # replaced with each answer about events
-
-    def sample(self, uuids: frozenset[str]) -> None:
-        """Look at the samples of these GPUs between rounds too, from now on."""
-        if bool(uuids) != self.sampling_wanted.is_set():
-            if uuids:
-                self.sampling_wanted.set()
-            else:
-                self.sampling_wanted = trio.Event()
-        self.sampled = uuids
-
-    async def events_were_told(self) -> None:
-        """Wait until the driver has answered once more about events. Cancelling stops the waiting and nothing else."""
-        await self.events_told.wait()
-
-
-def driver_of(known: Known, opened: wire.Opened | None = None) -> object:
-    """What tells one driver from the next: the library's file, and the module's version."""
-    opened = opened or known.opened
-    try:
-        file = os.stat(opened.library if opened else "")  # noqa: PTH116 - an empty name is no file; Path makes it "."
-        library = (file.st_dev, file.st_ino, file.st_mtime_ns)
-    except OSError:
-        library = None
-    return library, known.health.module_version(known.fleet)
 
 
 class Session:
@@ -223,19 +177,30 @@ class Session:
             return
         for card in known.fleet.cards_to_read():
             wanted = known.sampled.intersection(known.fleet.devices_of(card))
-            if not card.mig_enabled and card.uuid in wanted:
-                told = await self._ask(wire.Sampling(card.slot), wire.Sampled, slow=SLOW_SECONDS)
-                now = time.monotonic()
-                last = known.windows.get(card.uuid)
-                samples = known.fleet.records[card.uuid].activity.believed(told.samples, now)
-                window = processes.next_window(last, samples, told.card, now=now, wall_offset=time.time() - now)
-                if window is not None:
-                    known.windows[card.uuid] = window
-                    continue
-                if isinstance(last, BusyWindow):
-                    del known.windows[card.uuid]
+            whole = not known.fleet.is_suspect(card_samples_slot(card.slot))
+            if not card.mig_enabled and card.uuid in wanted and await self._sample_card(card, whole=whole):
+                continue
             if wanted and not known.fleet.is_suspect(gpm_slot(card.slot)):
                 await self._ask_gpm(card, wanted)
+
+    async def _sample_card(self, card: CardState, *, whole: bool) -> bool:
+        """A window of a card's processes, where the driver has samples of them. whole: and of the card as a whole."""
+        known = self._known
+        activity = known.fleet.records[card.uuid].activity
+        # Under MPS processes are on the card at the same time, so that their times do not add up to its own.
+        whole = whole and activity.processes is not None and all(p.busy_ratio is not None for p in activity.processes)
+        told = await self._ask(wire.Sampling(card.slot, whole), wire.Sampled, slow=SLOW_SECONDS)
+        if whole:
+            known.fleet.on_answer(card_samples_slot(card.slot))
+        now = time.monotonic()
+        last = known.windows.get(card.uuid)
+        samples = activity.believed(told.samples, now)
+        window = processes.next_window(last, samples, told.card, now=now, wall_offset=time.time() - now)
+        if window is not None:
+            known.windows[card.uuid] = window
+        elif isinstance(last, BusyWindow):
+            del known.windows[card.uuid]
+        return window is not None
 
     async def _ask_gpm(self, card: CardState, wanted: AbstractSet[str]) -> None:
         """Windows of a card or its instances as a whole, where the driver has no samples of their processes."""
@@ -282,6 +247,11 @@ class Session:
             slot, wanted = gpm_slot(card.slot), self._known.sampled.intersection(fleet.devices_of(card))
             if wanted and not fleet.quarantined(slot, now=begun) and self._may_hang_again(slot):
                 await self._ask_gpm(card, wanted)
+            slot = card_samples_slot(card.slot)
+            if card.uuid not in wanted or card.mig_enabled or fleet.quarantined(slot, now=begun):
+                continue
+            if self._may_hang_again(slot):
+                await self._sample_card(card, whole=True)
 
     def _may_hang_again(self, slot: str | None) -> bool:
         """Whether to ask once more about what has hung: only with another reader at hand, as long as one can be had."""

@@ -8,6 +8,8 @@ from hypervisor.gpu import wire
 EVENTS_SLOT = "events"
 # Before a card's slot: its GPM, which may hang where all that matters of the card answers.
 _GPM = "gpm:"
+# Likewise before it: samples of the card as a whole, asked with those of its processes.
+_CARD_SAMPLES = "samples:"
 
 
 def by_index(index: int) -> str:
@@ -20,11 +22,19 @@ def gpm_slot(slot: str) -> str:
     return _GPM + slot
 
 
+def card_samples_slot(slot: str) -> str:
+    """The slot of the samples of a card as a whole. What they are asked with counts as theirs too: if it was that which
+    hung, it hangs again without them."""
+    return _CARD_SAMPLES + slot
+
+
 def slot_of(request: wire.Request) -> str | None:
     """Which slot a request is about; None for the library as a whole."""
     match request:
         case wire.Attach(index, bus_id):
             return bus_id or by_index(index or 0)
+        case wire.Sampling(slot, card=True):
+            return card_samples_slot(slot)
         case wire.Survey(slot) | wire.Read(slot) | wire.Sampling(slot) | wire.Health(slot):
             return slot
         case wire.Gpm(slot):

@@ -29,6 +29,8 @@ SINGLE_BIT_ERRORS, DOUBLE_BIT_ERROR = 0, 1
 CORRECTED, UNCORRECTED = 0, 1
 VOLATILE, AGGREGATE = 0, 1
 VENDOR = 0x10DE
+# With one process on it, a card as a whole says what that says.
+LEAST_PROCESSES = 2
 # Bounds of what can be true.
 MOST_INDEX, MOST_CORES, MOST_MEGAHERTZ = 4095, 200_000, 10_000
 
@@ -196,12 +198,12 @@ def read(nvml: Nvml, card: Card) -> wire.ReadDone:
     return wire.ReadDone(mig, devices)
 
 
-def samples(nvml: Nvml, card: Card) -> wire.Sampled:
-    """Samples of the card's processes that this did not give before, and of the card in the same time."""
-    device = card.sampled
-    since_us = device.last_sample_us
-    told = nvml_processes.samples(nvml, device)
-    return wire.Sampled(told, nvml_processes.card_samples(nvml, device, since_us) if told.value else Answer([]))
+def samples(nvml: Nvml, card: Card, *, whole: bool) -> wire.Sampled:
+    """Samples of the card's processes that this did not give before, and of the card as a whole beside them."""
+    found = nvml_processes.samples(nvml, card.sampled)
+    if not whole or found.value is None or len(found.value) < LEAST_PROCESSES:
+        return wire.Sampled(found)
+    return wire.Sampled(found, nvml_processes.card_samples(nvml, card.sampled, found.value))
 
 
 def _readings(nvml: Nvml, uuid: str, device: Device) -> wire.DeviceReadings:

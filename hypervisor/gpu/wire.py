@@ -18,6 +18,9 @@ Value = TypeVar("Value")
 LENGTH = struct.Struct(">I")
 # A reply about one GPU with thousands of processes stays far below; more is a fault of the sender.
 MAX_FRAME_BYTES = 16 * 2**20
+# Between the stamps of two samples of one moment. Edges of a window that lie so far apart cut off or add as much busy
+# time at most: of the shortest window, of a sixth of a second, a tenth of what whole percents leave open anyhow.
+SAME_MOMENT_US = 80
 
 
 class Answer(msgspec.Struct, Generic[Value], frozen=True, array_like=True):
@@ -56,7 +59,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CardSample(msgspec.Struct, frozen=True, array_like=True):
-    """A utilisation sample of a GPU as a whole: time in microseconds of wall time, percent of the window."""
+    """A utilisation sample of a card as a whole: time in microseconds of wall time, percent of the window."""
 
     time_us: int
     busy_percent: int
@@ -203,9 +206,11 @@ class Read(msgspec.Struct, frozen=True, tag=True):
 
 
 class Sampling(msgspec.Struct, frozen=True, tag=True):
-    """Tell the samples of an attached GPU's processes since this was last asked, and nothing else."""
+    """Tell the samples of an attached GPU's processes since this was last asked, and nothing else. card: and those of
+    the GPU as a whole from the newest of them on, where several processes have one."""
 
     slot: str
+    card: bool = False
 
 
 class GpmTarget(msgspec.Struct, frozen=True, array_like=True):
@@ -328,11 +333,10 @@ class ReadDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class Sampled(msgspec.Struct, frozen=True, tag=True):
-    """What a GPU itself says of its processes, and of all of them together where one of them has news; its MIG devices
-    have no samples."""
+    """What a GPU itself says of its processes, and of itself; its MIG devices have no samples."""
 
     samples: Answer[list[Sample]]
-    card: Answer[list[CardSample]]
+    card: Answer[list[CardSample]] = Answer(None, NOT_ASKED)
 
 
 class GpmReading(msgspec.Struct, frozen=True, array_like=True):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypervisor.gpu import lists, processes
-from hypervisor.gpu.codes import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, UNREADABLE
+from hypervisor.gpu.codes import FUNCTION_NOT_FOUND, INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, UNREADABLE
 from hypervisor.gpu.processes import SAMPLE_WINDOW_SECONDS, Activity
 from hypervisor.gpu.wire import Answer, CardSample, Process, Sample
 from hypervisor.model import BusyWindow
@@ -106,7 +106,7 @@ def window(
 
 def test_of_the_card_counts_what_it_did_in_the_same_window() -> None:
     at = us(NOW - 0.1)
-    own = Answer([Sample(7, at, 40), Sample(8, at - 900, 20)])
+    own = Answer([Sample(7, at, 40), Sample(8, at - 60, 20)])
 
     def card_in(samples: Answer[list[Sample]], *card: tuple[int, int]) -> float | None:
         told = window(None, samples, card=Answer([CardSample(time_us, percent) for time_us, percent in card]))
@@ -114,7 +114,7 @@ def test_of_the_card_counts_what_it_did_in_the_same_window() -> None:
         return told.card
 
     assert card_in(own, (at - 167_000, 90), (at + 1, 61), (at + 167_000, 80)) == 0.61
-    assert card_in(own, (at - 167_000, 90), (at + 1_001, 61)) is None
+    assert card_in(own, (at - 167_000, 90), (at + 81, 61)) is None
     assert card_in(own, (at, 101), (at, 2**32 - 1)) is None
     assert card_in(Answer([Sample(7, at, 40), Sample(8, at - 167_000, 20)]), (at, 61)) is None
     told = window(None, own, card=Answer(None, NOT_SUPPORTED))
@@ -140,6 +140,54 @@ def test_a_window_stands_until_there_is_a_new_one_or_it_must_have_been_empty() -
     assert window(first, Answer([]), later) == BusyWindow(ended_at=later, ratios={})
     assert window(first, Answer(None, UNREADABLE), later) is first  # nobody knows
     assert window(first, Answer(None, NOT_SUPPORTED)) is None  # nobody ever will
+
+
+def card_of(samples: list[Sample], card: list[CardSample]) -> float | None:
+    told = processes.next_window(None, Answer(samples), Answer(card), now=NOW, wall_offset=OFFSET)
+    assert told is not None
+    return told.card
+
+
+BOTH = [Sample(7, us(NOW - 0.1), 40), Sample(8, us(NOW - 0.1) + 3, 20)]
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ([CardSample(us(NOW - 0.1), 60)], 0.6),
+        ([CardSample(us(NOW - 0.1) - 5, 60), CardSample(us(NOW + 0.07), 90)], 0.6),
+        ([], None),
+        ([CardSample(us(NOW - 0.1) + 2000, 60)], None),  # of another window
+        ([CardSample(us(NOW - 0.1), 60), CardSample(us(NOW - 0.1) + 1, 61)], None),
+        ([CardSample(us(NOW - 0.1), 101)], None),
+        ([CardSample(us(NOW - 0.1), 4294967295)], None),
+        ([CardSample(2**64 - 1, 60)], None),
+        ([CardSample(0, 60)], None),
+    ],
+)
+def test_the_card_s_sample_counts_where_it_is_of_the_same_moment(
+    card: list[CardSample], expected: float | None
+) -> None:
+    assert card_of(BOTH, card) == expected
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        Sample(9, us(NOW - 0.3), 5),  # of the window before: it had nothing to do in this one
+        Sample(7, us(NOW - 0.1), 20),  # two windows of one process: what is known of it is their mean
+        Sample(9, us(NOW - 0.1), 150),
+    ],
+)
+def test_the_card_s_sample_does_not_count_beside_samples_of_other_windows(beside: Sample) -> None:
+    assert card_of([*BOTH, beside], [CardSample(us(NOW - 0.1), 60)]) is None
+
+
+def test_without_an_answer_of_the_card_the_window_is_what_it_was() -> None:
+    for code in (NOT_SUPPORTED, UNREADABLE, 999):
+        told = processes.next_window(None, Answer(BOTH), Answer(None, code), now=NOW, wall_offset=OFFSET)
+        assert told is not None
+        assert (told.card, dict(told.ratios)) == (None, {7: 0.4, 8: 0.2})
 
 
 @given(
@@ -250,6 +298,39 @@ class Library:
 
     def nvmlDeviceGetProcessUtilization(self, *arguments: object) -> int:
         return self.code
+
+
+class Card:
+    """As much of a library as read_card_samples looks at."""
+
+    def __init__(self, code: int = 0, *, kind: int = lists.UNSIGNED_INT, told: int = 2, percent: int = 60) -> None:
+        self.code, self.kind, self.told, self.percent = code, kind, told, percent
+
+    def nvmlDeviceGetSamples(self, *arguments: object) -> int:
+        _, sampling, _, kind, count, room = arguments
+        assert sampling.value == 1  # type: ignore[attr-defined]
+        kind._obj.value = self.kind  # type: ignore[attr-defined]
+        assert count._obj.value == lists.CARD_SAMPLES  # type: ignore[attr-defined]
+        count._obj.value = self.told  # type: ignore[attr-defined]
+        for place in range(min(self.told, lists.CARD_SAMPLES)):
+            room[place].time_us, room[place].value = 1000 + place, self.percent  # type: ignore[index]
+        return self.code
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        (Card(), Answer([CardSample(1000, 60), CardSample(1001, 60)])),
+        (Card(told=0), Answer([])),
+        (Card(NOT_FOUND), Answer([])),
+        (Card(NOT_SUPPORTED), Answer(None, NOT_SUPPORTED)),
+        (Card(told=2**31), Answer(None, UNREADABLE)),
+        (Card(kind=0), Answer(None, UNREADABLE)),
+        (object(), Answer(None, FUNCTION_NOT_FOUND)),
+    ],
+)
+def test_samples_of_a_card(card: object, expected: Answer[list[CardSample]]) -> None:
+    assert lists.read_card_samples(card, None, 0) == expected  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("code", [0, NOT_FOUND])
