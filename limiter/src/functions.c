@@ -79,13 +79,22 @@ static uint64_t next_cost(const struct hv_function *function, const struct hv_me
     return function->undisturbed_ns;
 }
 
+/* What other processes of the Pod have measured, in peace; 0: none has. */
+static uint64_t told_cost(const struct hv_function *function)
+{
+    return hv_load_relaxed_32(&function->first_measured) != 0 ? hv_load_relaxed(&function->first_cost_ns) : 0;
+}
+
 /* Half as long before it counts as short again: concurrency makes the same launch long and short by turns. One that is
- * known to be short does not become long by others' turns alone. */
+ * known to be short, by this process or by others, does not become long by others' turns alone. */
 static bool is_long_now(const struct hv_function *function, const struct hv_measured *measured, uint32_t samples,
                         bool slowly)
 {
     if (function->is_long)
         return function->undisturbed_ns >= HV_LONG_NS / 2;
+    uint64_t told = told_cost(function);
+    if (samples <= HV_RECENT_SAMPLES && told != 0 && told < HV_LONG_NS)
+        return false; /* turns that are alike from the first launch on would make it so */
     if (samples > HV_RECENT_SAMPLES && slowly && !measured->too_little)
         return false;
     return function->undisturbed_ns >= HV_LONG_NS;
@@ -177,7 +186,7 @@ bool hv_function_learn(struct hv_function *function, const struct hv_measured *m
     hv_store_relaxed_32(&function->is_long, is_long_now(function, measured, samples, slowly));
     uint64_t cost = next_cost(function, measured, slowly);
     /* The first times of this process may be mostly others' turns, where others have measured it in peace. */
-    uint64_t told = hv_load_relaxed_32(&function->first_measured) != 0 ? hv_load_relaxed(&function->first_cost_ns) : 0;
+    uint64_t told = told_cost(function);
     if (samples <= HV_FIRST_SAMPLES && told != 0 && told < HV_LONG_NS && told < cost)
         cost = told;
     uint64_t known = hv_load_relaxed(&function->cost_ns);

@@ -29,8 +29,8 @@ struct hv_survey_found {
 };
 
 /* The launches are in the order of their beginnings. crowd: processes that have turns on the device, this one among
- * them; 0: not known. spoke: what speaks for
- * each way by the surveys before, and with this one. False: they say nothing about launches beside each other. */
+ * them; 0: not known. spoke: what speaks for each way by the surveys before, and with this one. False: they say nothing
+ * about launches beside each other. */
 bool hv_survey_time(const struct hv_surveyed *launches, uint32_t count, uint32_t crowd, uint32_t *spoke,
                     struct hv_survey_found *found);
 

@@ -62,6 +62,21 @@ static void believes_what_others_measured_at_first(void)
 }
 
 /* Others' turns scatter times; a few among many that are not longer keep the cost. */
+/* Eight processes that take turns: each launch of this one has seven others' in it, from the first on. */
+static void turns_that_are_alike_make_nothing_long_that_others_measured_short(void)
+{
+    struct hv_function function = {.first_cost_ns = 1 * MS, .first_measured = 1}, alone = {0};
+    for (uint32_t i = 0; i < HV_RECENT_SAMPLES; i++) {
+        learn(&function, 8 * MS, 1 * MS, false);
+        learn(&alone, 8 * MS, 1 * MS, false);
+        CHECK(function.is_long == 0);
+    }
+    CHECK(alone.is_long);
+    for (uint32_t i = 0; i < HV_RECENT_SAMPLES; i++) /* it does take so long, here */
+        learn(&function, 8 * MS, 8 * MS, false);
+    CHECK(function.is_long);
+}
+
 static void rises_slowly_among_scattered_times(void)
 {
     struct hv_function function = {0};
@@ -330,6 +345,7 @@ int main(void)
     undisturbed();
     follows_a_change();
     believes_what_others_measured_at_first();
+    turns_that_are_alike_make_nothing_long_that_others_measured_short();
     rises_slowly_among_scattered_times();
     rises_slowly_beside_others();
     long_ones();
