@@ -17,11 +17,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from hypervisor.limits.evidence import FADING, NO_EVIDENCE, Evidence, Sight, where_it_leads
+
 LEAST, MOST = 1 / 8, 8.0  # what the limiter takes
-FADING = 0.9  # of what earlier readings weigh, with each new one,
-FADING_IN_A_ROW = 0.94  # and where windows come one after the other, six a second
 IN_A_ROW_SECONDS = 0.3  # between the ends of two windows: no other lay between them
-ENOUGH_FOR_NEIGHBOURS = 6  # readings
 DOUBT = 2.0  # standard errors within which an estimate proves nothing against the correction in force,
 DOUBT_TO_LOWER = 3.0  # and where it would open the limit
 LEAST_READINGS = 2.0
@@ -84,80 +83,6 @@ class Reading:
     unfinished_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Sight:
-    """One reading as evidence: busy ratio x, rate of charges u, what the window's edges blur. follows: its window began
-    where the one before ended, so that what that cut off a launch is in this one. off: of x, as of a reading."""
-
-    x: float
-    u: float
-    edge: float
-    follows: bool
-    off: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Evidence:
-    """Faded sums over readings: their number, x, u, products, products with the reading before, edges, offs."""
-
-    count: float = 0.0
-    x: float = 0.0
-    u: float = 0.0
-    xx: float = 0.0
-    xu: float = 0.0
-    uu: float = 0.0
-    xx_before: float = 0.0
-    xu_before: float = 0.0
-    uu_before: float = 0.0
-    edges: float = 0.0
-    off: float = 0.0
-    last: _Sight = _Sight(0.0, 0.0, 0.0, follows=False)
-
-    def after(self, new: _Sight, *, fade: float | None = None) -> _Evidence:
-        fade = fade or (FADING_IN_A_ROW if new.follows else FADING)
-        before = self.last if new.follows else _Sight(0.0, 0.0, 0.0, follows=False)
-        return _Evidence(
-            self.count * fade + 1,
-            self.x * fade + new.x,
-            self.u * fade + new.u,
-            self.xx * fade + new.x * new.x,
-            self.xu * fade + new.x * new.u,
-            self.uu * fade + new.u * new.u,
-            self.xx_before * fade + new.x * before.x,
-            self.xu_before * fade + new.x * before.u + new.u * before.x,
-            self.uu_before * fade + new.u * before.u,
-            self.edges * fade + (0.0 if new.follows else new.edge * new.edge),
-            self.off * fade + new.off,
-            new,
-        )
-
-    @property
-    def ratio(self) -> float:
-        return self.x / self.u if self.u > 0 else math.inf
-
-    @property
-    def _squares(self) -> float:
-        return max(self.xx - 2 * self.ratio * self.xu + self.ratio**2 * self.uu, 0.0)
-
-    @property
-    def scatter(self) -> float:
-        """Standard deviation of a reading's x around what the ratio says; at least what its window's edges explain."""
-        if self.count <= 1:
-            return math.inf
-        return math.sqrt(self.last.edge**2 + self._squares / (self.count - 1))
-
-    @property
-    def error(self) -> float:
-        """Standard error of the ratio. What one window has too much the next one has too little, which the products
-        of neighbours take away again; what is left are the edges of the whole row."""
-        if self.count <= 1:
-            return math.inf
-        squares = self._squares * self.count / (self.count - 1)
-        if self.count > ENOUGH_FOR_NEIGHBOURS:
-            squares += 2 * (self.xx_before - self.ratio * self.xu_before + self.ratio**2 * self.uu_before)
-        return math.sqrt(max(squares, 0.0) + self.edges + 2 * self.last.edge**2) / self.u
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
     """The correction in force and what it rests on. frozen says why the last reading changed nothing, "" when it was
@@ -171,12 +96,19 @@ class Correction:
     raised_at: float | None = None
     last: Reading | None = None
     level: float | None = None
-    evidence: _Evidence = _Evidence()
-    lately: _Evidence = _Evidence()  # of the last few readings only
+    evidence: Evidence = NO_EVIDENCE
+    lately: Evidence = NO_EVIDENCE  # of the last few readings only
     mean: float = 0.0  # busy ratio over about the last MEAN_SECONDS
-    surprises: tuple[_Sight, ...] = ()
-    row: tuple[_Sight, ...] = ()  # the last few readings one by one
+    surprises: tuple[Sight, ...] = ()
+    row: tuple[Sight, ...] = ()  # the last few readings one by one
     relearned_at: float | None = None  # when readings were first left out because work had changed
+    lowered: tuple[float, float] | None = None  # value and ratio when it was lowered, the last move of all
+    led: bool = False  # lowered just now to where that leads: what was charged before says nothing of it
+
+    @property
+    def last_share(self) -> float:
+        """The share in force at the last reading; a whole device before the first."""
+        return self.last.share if self.last is not None else 1.0
 
     @property
     def does_not_hold(self) -> bool:
@@ -208,7 +140,7 @@ class Correction:
         if why:
             keep = last if why == _SAME else reading
             if why == _COUNTED_ANEW:
-                return replace(self, frozen=why, last=keep, evidence=_Evidence(), lately=_Evidence(), row=())
+                return replace(self, frozen=why, last=keep, evidence=NO_EVIDENCE, lately=NO_EVIDENCE, row=())
             return replace(self, frozen=why, last=keep)
         assert last is not None
         assert reading.busy_ratio is not None
@@ -230,18 +162,20 @@ class Correction:
             and (self.raised_at is None or reading.busy_at - self.raised_at >= OVER_SECONDS)
         ):
             raised = _within(self.value * min(level / share, MOST_STEP))
-            watched = replace(watched, value=raised, raised_at=reading.busy_at, evidence=_Evidence())
+            watched = replace(watched, value=raised, raised_at=reading.busy_at, evidence=NO_EVIDENCE)
         in_a_row = passed < IN_A_ROW_SECONDS  # then held_back() is as quick, and knows what was charged
         if self.value < 1 and level > share * RECOIL + OVER_POINTS and not in_a_row:
             # What was learned to cost too much costs less now; charges are right again before more is learned.
-            watched = replace(watched, value=min(1.0, self.value * level / share), evidence=_Evidence())
+            watched = replace(watched, value=min(1.0, self.value * level / share), evidence=NO_EVIDENCE)
         left_out_at = self.relearned_at
         if left_out_at is None or reading.busy_at - left_out_at >= NO_WORD_SECONDS:
             left_out_at = reading.busy_at
         if reading.relearned and reading.busy_at - left_out_at <= WORD_SECONDS:
             # Charged as what it was, it took what it is now.
-            watched = replace(watched, relearned_at=left_out_at, surprises=(), row=(), lately=_Evidence())
+            watched = replace(watched, relearned_at=left_out_at, surprises=(), row=(), lately=NO_EVIDENCE)
             return replace(watched, frozen="work that has changed")
+        if self.led:
+            return replace(watched, led=False, frozen="charges of before it was lowered")
         u = (reading.charged_ns - last.charged_ns) / 1e9 / (reading.charged_at - last.charged_at)
         u = max(u + (reading.covered_ns - last.covered_ns) / 1e9 / passed, 0.0)
         if u == 0 and reading.under_way and last.under_way:
@@ -249,7 +183,7 @@ class Correction:
         if u < BUSY_FLOOR and x < BUSY_FLOOR:
             return replace(watched, frozen="nothing to do")
         one = min(max(reading.a_launch_ns / 1e9 / WINDOW_SECONDS, 0.0), 1.0)
-        sight = _Sight(x, u, EDGE * one, follows=in_a_row, off=reading.off)
+        sight = Sight(x, u, EDGE * one, follows=in_a_row, off=reading.off)
         row = (*self.row, sight)[-IN_A_ROW_ALIKE:] if in_a_row else ()
         watched = replace(watched, lately=watched.lately.after(sight, fade=FADING_LATELY), row=row)
         return watched.told_by_a_row(share) or watched.held_back(share) or watched.weighed(sight)
@@ -265,7 +199,7 @@ class Correction:
             return None
         ratio = x / u
         alike = all(abs(each.x - ratio * each.u) <= max(A_TENTH * each.x, WHOLE_PERCENTS / 2) for each in self.row)
-        evidence = _Evidence()
+        evidence = NO_EVIDENCE
         for each in self.row:
             evidence = evidence.after(each)
         far = abs(ratio - self.value) - self._off(evidence)
@@ -276,8 +210,7 @@ class Correction:
             or (self.does_not_hold and ratio < self.value)
         ):
             return None
-        moved = _within(min(max(ratio, self.value / MOST_STEP), self.value * MOST_STEP))
-        return replace(self, value=moved, frozen="", evidence=evidence, lately=evidence, surprises=())
+        return replace(self, evidence=evidence, lately=evidence, surprises=()).moved_to(ratio)
 
     def held_back(self, share: float) -> Correction | None:
         """Raised by the last few readings alone, where they say that the limit is not held now, or lowered where the
@@ -297,19 +230,18 @@ class Correction:
         if not raises and not (lowers and not self._is_above):
             return None
         aim = ratio + self._off(lately) * (-1 if raises else 1)
-        moved = _within(min(max(aim, self.value / MOST_STEP), self.value * MOST_STEP))
-        return replace(self, value=moved, frozen="", evidence=self.lately, surprises=())
+        return replace(self, evidence=lately, surprises=()).moved_to(aim)
 
-    def _off(self, evidence: _Evidence) -> float:
+    def _off(self, evidence: Evidence) -> float:
         """What the ratio may be off by, so that no more than the rest of a difference is proven: several whole percents
         may all be off in the same way, which no number of readings takes away."""
         return evidence.off / evidence.u
 
-    def _dead(self, evidence: _Evidence) -> float:
+    def _dead(self, evidence: Evidence) -> float:
         """What of a difference is no reason to move."""
         return max(DEAD_BAND * self.value, self._off(evidence))
 
-    def weighed(self, new: _Sight) -> Correction:
+    def weighed(self, new: Sight) -> Correction:
         """With one more reading as evidence."""
         before = self.evidence
         if before.count > LEAST_READINGS:
@@ -319,13 +251,13 @@ class Correction:
                 if len(strange) < 2:
                     return replace(self, frozen="a reading unlike those before", surprises=strange)
                 # Two in a row: other work than before, for which the old readings say nothing.
-                evidence = _Evidence()
+                evidence = NO_EVIDENCE
                 for each in strange:
                     evidence = evidence.after(each)
                 return replace(self, surprises=(), evidence=evidence).decided()
         return replace(self, surprises=(), evidence=before.after(new)).decided()
 
-    def _less_far(self, evidence: _Evidence) -> float:
+    def _less_far(self, evidence: Evidence) -> float:
         """The correction, nearer to 1 as far as whole percents leave that open: it may have been found out while costs
         were still being learned, and no reading would ever disprove it."""
         off = self._off(evidence) - DOUBT_TO_LOWER * evidence.error
@@ -347,10 +279,22 @@ class Correction:
         if lowers and evidence.count < sum(FADING**age for age in range(wanted)):
             return replace(self, frozen="too few readings to lower it")
         aim = evidence.ratio + self._off(evidence) * (1 if lowers else -1)
-        stepped = min(max(aim, self.value / MOST_STEP), self.value * MOST_STEP)
-        if self._is_above and stepped < self.value:
+        if self._is_above and aim < self.value:
             return replace(self, frozen="the driver sees more than the share")
-        return replace(self, value=_within(stepped), frozen="")
+        return self.moved_to(aim)
+
+    def moved_to(self, aim: float) -> Correction:
+        """With a value that is proven, in steps that are not too large; lowered for the second time in a row while the
+        share is not reached, with the one that this leads to."""
+        now = (self.value, aim)
+        leads_to = aim
+        if self.lowered is not None and aim < self.value and self.mean < self.last_share - BELOW_POINTS:
+            leads_to = where_it_leads(self.lowered, now)
+        value = _within(min(max(leads_to, self.value / MOST_STEP), self.value * MOST_STEP))
+        moved = replace(self, value=value, frozen="", lowered=now if value < self.value else None)
+        if leads_to < aim:
+            return replace(moved, lowered=None, led=True, evidence=NO_EVIDENCE, lately=NO_EVIDENCE, row=())
+        return moved
 
 
 _SAME = "the driver says nothing new"

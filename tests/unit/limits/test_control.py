@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from hypervisor.limits.control import LEAST, MOST, OVER_SECONDS, Correction, Reading
+from hypervisor.limits.evidence import where_it_leads
 from hypervisor.limits.narrowed import off_of
 
 NS = 1_000_000_000
@@ -324,3 +325,31 @@ def test_what_whole_percents_leave_open_goes_back_to_one() -> None:
         plant.charged += 0.75 / 6
         correction = correction.after(replace(plant.reading(0.75), off=off_of(8)))
     assert correction.value == pytest.approx(1.0, abs=0.005)
+
+
+def test_launches_that_take_no_more_time_when_there_are_more_of_them_are_let_go_in_a_second() -> None:
+    """Four launches in each turn take the time of one, so the share is not reached with one; three more change
+    nothing, and step by step it would take five seconds."""
+    plant, correction, at = Plant(share=0.9, factor=1.0), Correction(), 100.0
+    values = []
+    for _ in range(12):
+        at += 1 / 6
+        rate = 0.9 / correction.value
+        plant.at, plant.charged = at, plant.charged + rate / 6
+        correction = correction.after(plant.reading(0.81 if rate < 1.6 else 0.889))
+        values.append(correction.value)
+    assert values[-1] == pytest.approx(0.889 / rate, abs=0.06)
+    assert rate > 1.6
+
+
+@given(some.floats(0.2, 1), some.floats(0.0, 0.85), some.floats(0.7, 0.97), some.floats(0.6, 0.99))
+def test_where_lowering_leads_is_where_ratio_and_correction_are_the_same(
+    value_before: float, elasticity: float, step: float, scale: float
+) -> None:
+    value = value_before * step
+    ratio_before, ratio = (scale * value_before * (each / value_before) ** elasticity for each in (value_before, value))
+    found = where_it_leads((value_before, ratio_before), (value, ratio))
+    if ratio < value and ratio < ratio_before:
+        assert scale * value_before * (found / value_before) ** elasticity == pytest.approx(found, rel=1e-3)
+    else:
+        assert found == ratio
