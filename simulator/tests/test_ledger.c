@@ -18,6 +18,7 @@ static void peaks_are_exact(void)
     struct sim_machine *machine = new_machine("peaks", 1, SIM_CLOCK_REAL, 0);
     atomic_int *holding = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(holding != MAP_FAILED);
+    atomic_int *begun = holding + 1; /* contexts that are there: where they are not, others may have taken their room */
     CHECK(setenv("SIM_GROUP", "racers", 1) == 0);
     pid_t children[RACERS];
     for (int i = 0; i < RACERS; i++) {
@@ -29,6 +30,8 @@ static void peaks_are_exact(void)
             OK(cuInit(0));
             OK(cuDevicePrimaryCtxRetain(&context, 0));
             OK(cuCtxSetCurrent(context));
+            atomic_fetch_add(begun, 1);
+            UNTIL(atomic_load(begun) == RACERS);
             for (int round = 0; round < ROUNDS; round++) { /* more than fits, most of the time */
                 CUresult result = cuMemAlloc_v2(&address, 200 * MIB);
                 CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
