@@ -11,6 +11,7 @@ from dataclasses import dataclass
 FADING = 0.9  # of what earlier readings weigh, with each new one,
 FADING_IN_A_ROW = 0.94  # and where windows come one after the other, six a second
 ENOUGH_FOR_NEIGHBOURS = 6  # readings
+LEAST_MOVE = 0.03  # of a correction: less says more of how readings scatter than of where two moves lead
 MOST_ELASTIC = 0.9  # beyond, two moves are too inexact to say where it ends
 
 
@@ -99,7 +100,7 @@ def where_it_leads(before: tuple[float, float], now: tuple[float, float]) -> flo
     one where they are the same.
     """
     (value_before, ratio_before), (value, ratio) = before, now
-    if not 0 < value < value_before or not 0 < ratio < min(ratio_before, value):
+    if not LEAST_MOVE < 1 - value / value_before < 1 or not LEAST_MOVE < 1 - ratio / value < 1 or ratio >= ratio_before:
         return ratio
     elasticity = min(math.log(ratio / ratio_before) / math.log(value / value_before), MOST_ELASTIC)
     return value * math.pow(ratio / value, 1 / (1 - elasticity))

@@ -150,13 +150,14 @@ static void begin_anew(struct hv_function *function, const struct hv_measured *m
     hv_store_relaxed(&function->cost_ns, function->undisturbed_ns);
 }
 
-/* Nobody looks any more, so nobody would notice that a cost has risen because others' turns fell into each launch in the
- * same way for a while: which others can do that were there when somebody told of them. */
+/* Can others' turns have made the times longer, in the same way for a while? Not where the daemon sees the Pod much busier
+ * than it is charged. Where nobody looks any more it is those that were there when somebody told of them. */
 static bool turns_explain(const struct hv_function *function, const struct hv_measured *measured)
 {
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
-    return measured->held && measured->crowd_told > 1 && cost > SHORT_NS &&
-           function->undisturbed_ns < cost * OTHER_EACH * measured->crowd_told;
+    uint64_t crowd = measured->held ? measured->crowd_told : measured->crowd;
+    bool too_little = !measured->held && measured->too_little;
+    return crowd > 1 && !too_little && cost > SHORT_NS && function->undisturbed_ns < cost * OTHER_EACH * crowd;
 }
 
 bool hv_function_learn(struct hv_function *function, const struct hv_measured *measured)

@@ -194,14 +194,21 @@ static bool are_other_turns(uint32_t own, uint64_t before_ppm, uint64_t after_pp
     return before > after + after / OTHER_TURNS_PART || after > before + before / OTHER_TURNS_PART;
 }
 
+/* Others were told of, and are no more: from the first window on that nobody told of, who they are may have changed. */
+static bool others_are_silent(const struct hv_files *files, uint32_t device, uint64_t now_ns)
+{
+    return hv_load_relaxed(&files->control[device]->neighbours) != 0 && !hv_neighbours_told(files, device, now_ns);
+}
+
 /* What of a long launch is the Pod's own. Where nobody looks any more how many
  * turns others have, and launches take much less than before, the others have
  * gone: then so much more of their time is their own that it is as before. */
-static uint64_t own_part(const struct hv_sample *sample, const struct hv_measured *measured, uint64_t others_ppm)
+static uint64_t own_part(const struct hv_sample *sample, const struct hv_measured *measured, uint64_t others_ppm,
+                         bool silent)
 {
     bool by_itself = measured->own == 1 && !measured->beside_others; /* else who tells first of a moment is chance */
     struct hv_function *function = sample->function;
-    if (!measured->held) {
+    if (!silent) {
         if (function->own_ns != 0 && are_other_turns(measured->own, function->turns_ppm, others_ppm)) {
             function->own_ns = 0; /* they were found out better, or others have come or gone */
         }
@@ -290,7 +297,8 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
         result.guessed = sample->unlearned;
         result.began_ns = sample->laid_from_ns;
         measured.own = own_at_work(files, sample->device, now_ns);
-        result.used_ns = own_part(sample, &measured, hv_load_relaxed(&files->control[sample->device]->others_ppm));
+        result.used_ns = own_part(sample, &measured, hv_load_relaxed(&files->control[sample->device]->others_ppm),
+                                  measured.held || others_are_silent(files, sample->device, now_ns));
         measured.own_ns = result.used_ns;
         result.untold_ns = sample->untold_ns;
         /* For a short one the other processes have waited. */

@@ -290,6 +290,22 @@ static uint64_t cost_when_silent(uint64_t ns, uint32_t crowd_told, int launches)
     return function.cost_ns;
 }
 
+/* Nine processes in turn, told of: each launch of 1 ms takes 9. */
+static void turns_that_fall_in_alike_are_turns_unless_charges_are_seen_to_be_too_little(void)
+{
+    struct hv_function function = {0}, other = {0};
+    for (int i = 0; i < HV_RECENT_SAMPLES; i++)
+        hv_function_learn(&function, &(struct hv_measured){.ns = MS, .own_ns = MS, .crowd = 9, .at_ns = 1});
+    other = function;
+    for (int i = 0; i < 2 * HV_RECENT_SAMPLES; i++) {
+        hv_function_learn(&function, &(struct hv_measured){.ns = 9 * MS, .own_ns = 9 * MS, .crowd = 9, .at_ns = 1});
+        hv_function_learn(&other, &(struct hv_measured){.ns = 9 * MS, .own_ns = 9 * MS, .crowd = 9, .too_little = true, .at_ns = 1});
+    }
+    CHECK(function.cost_ns < MS + MS / 10);
+    CHECK(function.is_long == 0);
+    CHECK(other.cost_ns > 8 * MS);
+}
+
 static void turns_that_fall_in_alike_raise_no_cost_when_nobody_looks(void)
 {
     CHECK(cost_when_silent(MS + MS * 6 / 10, 2, 100) < MS + MS / 10);
@@ -359,6 +375,7 @@ int main(void)
     rises_sooner_where_charges_are_too_little();
     other_work_is_seen_soon();
     turns_are_no_other_work();
+    turns_that_fall_in_alike_are_turns_unless_charges_are_seen_to_be_too_little();
     turns_that_fall_in_alike_raise_no_cost_when_nobody_looks();
     one_short_time_ends_a_run();
     a_mistake_is_short();
