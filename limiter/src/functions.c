@@ -183,7 +183,9 @@ bool hv_function_learn(struct hv_function *function, const struct hv_measured *m
     function->persists = all_alike && function->undisturbed_ns > hv_load_relaxed(&function->cost_ns) ? function->persists + 1 : 0;
     /* On an idle stream each may have waited as long for its turn, for a while; if there are others. */
     bool waited = (measured->idle || turns_explain(function, measured)) && measured->crowd != 1;
-    bool slowly = measured->beside_others || !all_alike || (waited && function->persists < PERSISTENT);
+    /* So may those that run beside each other; but where nobody looks, nobody would ever notice that it is other work. */
+    bool for_long = function->persists >= PERSISTENT;
+    bool slowly = (measured->beside_others && !(measured->held && for_long)) || !all_alike || (waited && !for_long);
     hv_store_relaxed_32(&function->is_long, is_long_now(function, measured, samples, slowly));
     uint64_t cost = next_cost(function, measured, slowly);
     /* The first times of this process may be mostly others' turns, where others have measured it in peace. */

@@ -191,12 +191,25 @@ def test_what_was_measured_before_others_turns_were_known_is_forgotten(tmp_path:
 
 @pytest.mark.parametrize("daemon_seconds", [0.3, 3.0, 6.5])
 def test_neighbours_that_leave_after_the_daemon_leave_no_more_to_take(daemon_seconds: float, tmp_path: Path) -> None:
-    """What of a launch is the Pod's own was found out beside one that has gone, a long or a short time before; nobody is
-    there to see that. Its last launches end at 7.3 s."""
+    """What of a launch is the Pod's own was found out beside one that has gone, a long or a short time before; nobody
+    is there to see that. Its last launches end at 7.3 s."""
     pods = (Load(percent=25, kernels=(20000,)), Load(percent=None, stop_ms=6000))
     result = run(Cell(pods=pods, daemon_seconds=daemon_seconds, seconds=16), tmp_path)
     assert result.percent(1, 6) == pytest.approx(25, abs=2)
     assert result.percent(9, 17) == pytest.approx(25, abs=2)
+
+
+@pytest.mark.parametrize(("processes", "streams"), [(1, 2), (2, 4)])
+def test_without_the_daemon_work_that_takes_longer_on_several_streams_is_noticed(
+    processes: int, streams: int, tmp_path: Path
+) -> None:
+    """Launches that run beside each other may all take longer because of that; but not for ever."""
+    load = Load(
+        percent=35, kernels=(1000,), later=(10000,), change_ms=4000, same=True, streams=streams, processes=processes
+    )
+    result = run(Cell(pods=(load,), daemon_seconds=2, seconds=14), tmp_path)
+    assert result.percent(4, 5) > 90  # what it is seen by
+    assert result.percent(11, 15) == pytest.approx(35, abs=1)
 
 
 def test_four_devices_that_wait_for_each_other(tmp_path: Path) -> None:
