@@ -160,6 +160,19 @@ static bool turns_explain(const struct hv_function *function, const struct hv_me
     return crowd > 1 && !too_little && cost > SHORT_NS && function->undisturbed_ns < cost * OTHER_EACH * crowd;
 }
 
+/* How many samples in a row have said that it takes longer. Where nobody looks they need not be alike: others' turns
+ * scatter times, but of so many launches one has none; unless those beside it slow it down as well. */
+static void count_longer(struct hv_function *function, const struct hv_measured *measured, bool all_alike)
+{
+    uint64_t cost = hv_load_relaxed(&function->cost_ns);
+    if (measured->held && !all_alike && measured->idle && measured->crowd_told != 1)
+        return; /* it may have waited for its turn */
+    bool by_itself = measured->crowd_told == 1 || !measured->beside_others;
+    bool longer = all_alike ? function->undisturbed_ns > cost
+                            : measured->held && by_itself && function->undisturbed_ns > cost + cost / NEAR_PART;
+    function->persists = longer ? function->persists + 1 : 0;
+}
+
 bool hv_function_learn(struct hv_function *function, const struct hv_measured *measured)
 {
     uint32_t ns = measured->ns == 0 ? 1 : measured->ns > UINT32_MAX ? UINT32_MAX : (uint32_t)measured->ns;
@@ -180,12 +193,12 @@ bool hv_function_learn(struct hv_function *function, const struct hv_measured *m
     function->mean_ns = (function->mean_ns * (weight - 1) + own) / weight;
     /* A launch that takes longer from now on takes about the same time each time; what turns add is different each time. */
     bool all_alike = alike >= count - count / ODD_PART;
-    function->persists = all_alike && function->undisturbed_ns > hv_load_relaxed(&function->cost_ns) ? function->persists + 1 : 0;
+    count_longer(function, measured, all_alike);
     /* On an idle stream each may have waited as long for its turn, for a while; if there are others. */
     bool waited = (measured->idle || turns_explain(function, measured)) && measured->crowd != 1;
-    /* So may those that run beside each other; but where nobody looks, nobody would ever notice that it is other work. */
     bool for_long = function->persists >= PERSISTENT;
-    bool slowly = (measured->beside_others && !(measured->held && for_long)) || !all_alike || (waited && !for_long);
+    bool unseen = measured->held && for_long; /* nobody else would notice */
+    bool slowly = ((measured->beside_others || !all_alike) && !unseen) || (waited && !for_long);
     hv_store_relaxed_32(&function->is_long, is_long_now(function, measured, samples, slowly));
     uint64_t cost = next_cost(function, measured, slowly);
     /* The first times of this process may be mostly others' turns, where others have measured it in peace. */

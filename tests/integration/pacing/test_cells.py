@@ -199,13 +199,13 @@ def test_neighbours_that_leave_after_the_daemon_leave_no_more_to_take(daemon_sec
     assert result.percent(9, 17) == pytest.approx(25, abs=2)
 
 
-@pytest.mark.parametrize(("processes", "streams"), [(1, 2), (2, 4)])
-def test_without_the_daemon_work_that_takes_longer_on_several_streams_is_noticed(
-    processes: int, streams: int, tmp_path: Path
+@pytest.mark.parametrize(("processes", "streams", "later"), [(1, 2, 10000), (2, 4, 10000), (3, 1, 3000)])
+def test_without_the_daemon_work_that_takes_longer_is_noticed(
+    processes: int, streams: int, later: int, tmp_path: Path
 ) -> None:
-    """Launches that run beside each other may all take longer because of that; but not for ever."""
+    """Launches may all take longer because of turns, and because of others beside them; but not for ever."""
     load = Load(
-        percent=35, kernels=(1000,), later=(10000,), change_ms=4000, same=True, streams=streams, processes=processes
+        percent=35, kernels=(1000,), later=(later,), change_ms=4000, same=True, streams=streams, processes=processes
     )
     result = run(Cell(pods=(load,), daemon_seconds=2, seconds=14), tmp_path)
     assert result.percent(4, 5) > 90  # what it is seen by
