@@ -178,6 +178,8 @@ class Correction:
             return replace(watched, led=False, frozen="charges of before it was lowered")
         u = (reading.charged_ns - last.charged_ns) / 1e9 / (reading.charged_at - last.charged_at)
         u = max(u + (reading.covered_ns - last.covered_ns) / 1e9 / passed, 0.0)
+        if u == 0 and reading.by_moments and reading.under_way:
+            return replace(watched, frozen="work that is told of when it has ended")
         if u == 0 and reading.under_way and last.under_way:
             u = 1.0  # one piece of work fills the window, and will be charged all of it when it ends
         if u < BUSY_FLOOR and x < BUSY_FLOOR:

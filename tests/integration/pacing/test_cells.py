@@ -87,6 +87,13 @@ def test_shares_come_out_as_they_were_granted(percent: float, other: float, tmp_
 
 
 @pytest.mark.slow
+def test_who_waits_for_each_long_launch_is_held_too(tmp_path: Path) -> None:
+    """Nobody tells of a launch while its program waits for it; then it may be anything but the whole of each window."""
+    pods = (Load(percent=45, kernels=(4500,), form="graph", wait=True), Load(percent=None, kernels=(5,)))
+    result = run(Cell(pods=pods, seconds=16), tmp_path)
+    assert abs(result.error()) <= 1
+
+
 def test_a_limit_does_not_swing(tmp_path: Path) -> None:
     """HAMi-core 37: 30 % swung between 90 and nothing. Each second of ours is within five points."""
     result = run(Cell(pods=(Load(percent=30, kernels=(1000,)),)), tmp_path)
