@@ -22,7 +22,7 @@ def enum_word(enum: Any, number: int, prefix: str) -> str:
 
 def number(value: float) -> str:
     """A number with at most one decimal."""
-    return f"{value:.1f}".removesuffix(".0")
+    return f"{value:z.1f}".removesuffix(".0")  # z: nothing is never -0
 
 
 def percent(ratio: float) -> str:

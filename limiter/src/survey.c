@@ -122,7 +122,8 @@ bool hv_survey_wants(struct hv_sampler *sampler, uint32_t device, CUstream strea
     }
     uint32_t wanted = hv_load_relaxed_32(&survey->wanted);
     if (wanted > HV_SURVEYED) {
-        hv_sub_acq_rel_32(&survey->wanted, 1);
+        /* In one step, so that it never goes below what another thread has left; one that comes second skips none. */
+        (void)__atomic_compare_exchange_n(&survey->wanted, &wanted, wanted - 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
         return false;
     }
     return wanted != 0;
