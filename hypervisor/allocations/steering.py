@@ -81,6 +81,8 @@ def _own_pids(held: Held) -> set[int] | None:
 def _tell_of_neighbours(held: Held, place: int, window: BusyWindow, own: set[int]) -> None:
     if held.files is None or held.allocation.grants[place].limit_share_ppm >= SHARE_FULL_PPM:
         return
+    if window.doubtful:
+        return  # who was there is not known
     # First: the limiter takes the next word for both.
     _expect(held, place, expected_turns(window.ratios, own), others_busy(window.ratios, own))
     try:
@@ -143,6 +145,8 @@ def _by_process(
 def _busy_in(held: Held, place: int, window: BusyWindow | None, *, exact: bool) -> Busy | None:
     pids = _own_pids(held)
     if pids is None or window is None or not (held.devices[place].attributed or exact):
+        return None
+    if not pids.isdisjoint(window.doubtful):
         return None
     busy = busy_of(window.ratios, pids, window.card)
     return replace(busy, off=0.0) if exact else busy  # GPM's is one figure, and not rounded

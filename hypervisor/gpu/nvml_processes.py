@@ -19,6 +19,7 @@ Value = TypeVar("Value")
 # A sample from further ahead is garbage; believed, its time would hide all samples that come after it.
 A_DAY_US = 86_400_000_000
 FIRST_SAMPLES_US = 2_000_000
+NO_PERCENT = -1  # of a sample that can't be believed
 
 
 def processes(nvml: Nvml, device: Device, most_bytes: int | None) -> Answer[list[Process]]:
@@ -80,10 +81,16 @@ def samples(nvml: Nvml, device: Device) -> Answer[list[Sample]]:
         if 0 < sample.pid <= nvml.most_pid and last < sample.time_us <= now_us + A_DAY_US
     ]
     device.last_sample_us = max((sample.time_us for sample in sane), default=last)
+    # Of the future: who was busy is told, and how much can't be believed.
+    doubtful = [
+        Sample(sample.pid, now_us, NO_PERCENT)
+        for sample in answer.value or ()
+        if 0 < sample.pid <= nvml.most_pid and sample.time_us > now_us + A_DAY_US
+    ]
     if first:
         # The first answer reaches back as far as the driver remembers; old activity is no news.
         sane = [sample for sample in sane if sample.time_us >= now_us - FIRST_SAMPLES_US]
-    return answer if answer.value is None else Answer(sane)
+    return answer if answer.value is None else Answer([*sane, *doubtful])
 
 
 def card_samples(nvml: Nvml, device: Device, beside: list[Sample]) -> Answer[list[CardSample]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hypervisor.gpu import wire
@@ -105,12 +105,19 @@ def _silent_since(
 
 def _busy_of(pid: int, busy: Mapping[int, Busy], samples: Answer[list[wire.Sample]], now: float) -> Busy | None:
     known = busy.get(pid)
+    if samples.value and pid in doubtful(samples.value):
+        return known if known is not None and now - known.observed_at < SAMPLE_WINDOW_SECONDS else None
     if samples.value is None:
         # Without samples nothing is known of now; what was known keeps its time.
         return None if classify(samples.code) is ErrorClass.ABSENT else known
     if known is not None and now - known.observed_at < SAMPLE_WINDOW_SECONDS:
         return known
     return Busy(0.0, now)
+
+
+def doubtful(samples: Iterable[wire.Sample]) -> frozenset[int]:
+    """Pids of samples that are no percentage. Taken for idle, they would open the limit of whoever they are."""
+    return frozenset(each.pid for each in samples if not 0 <= each.busy_percent <= MOST_PERCENT)
 
 
 def average(samples: tuple[wire.Sample, ...] | list[wire.Sample], *, now: float, wall_offset: float) -> dict[int, Busy]:
@@ -153,7 +160,7 @@ def next_window(
     card: samples of the card as a whole.
 
     All samples of a window come together, so a process without one had nothing to do in it. Where nobody has one for
-    longer than any window lasts, nobody has.
+    longer than any window lasts, nobody has. Who has one that can't be is not known.
     """
     last = last if isinstance(last, BusyWindow) else None
     if samples.value is None:
@@ -165,7 +172,10 @@ def next_window(
             ended_at=ended_at,
             ratios={pid: each.ratio for pid, each in found.items()},
             card=_card_ratio(samples.value, card.value or ()),
+            doubtful=doubtful(samples.value),
         )
+    if samples.value:
+        return last
     if last is None or now - last.ended_at >= SAMPLE_WINDOW_SECONDS:
         return BusyWindow(ended_at=now, ratios={})
     return last

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 class BusyWindow:
     """The driver's last window: when it ended (CLOCK_MONOTONIC in seconds), and by host pid the share of it, 0 to 1,
     with one of the process's kernels resident. Who is not named had nothing to do. card: the share of the same window
-    with a kernel of anybody resident, as the driver tells it of the card as a whole; None where it does not."""
+    with a kernel of anybody resident, as the driver tells it of the card as a whole; None where it does not. doubtful:
+    host pids of which it told something that can't be; how busy they were is not known."""
 
     ended_at: float
     ratios: Mapping[int, float]
     card: float | None = None
+    doubtful: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

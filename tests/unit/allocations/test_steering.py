@@ -190,6 +190,7 @@ def windows(
     charged: float,
     count: int,
     beside: Mapping[int, float] = MappingProxyType({}),
+    doubtful: frozenset[int] = frozenset(),
 ) -> None:
     """Windows of a sixth of a second, each with two control steps; the inventory stays the same."""
     process = ProcessOnGpu(pid=os.getpid(), memory_bytes=GIB // 2, busy_ratio=busy, busy_observed_at=clock.now)
@@ -197,7 +198,7 @@ def windows(
     (uuid,) = (one.identity.uuid for one in found.devices)
     for _ in range(count):
         pod.charge(charged / 6)
-        window = BusyWindow(ended_at=clock.now, ratios={os.getpid(): busy, **beside})
+        window = BusyWindow(ended_at=clock.now, ratios={os.getpid(): busy, **beside}, doubtful=doubtful)
         for _ in range(2):
             clock.now += 1 / 12
             allocations.step(found, {uuid: window})
@@ -278,6 +279,17 @@ def test_a_restarted_daemon_goes_on_with_what_is_in_the_file(node: Node, clock: 
     assert pod.control.correction_ppm == before.correction_ppm
     assert usage.pacing is not None
     assert usage.pacing.correction == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_process_whose_sample_can_not_be_opens_nothing(node: Node, clock: Clock) -> None:
+    """Counted as idle, it would halve the charges."""
+    allocations = node.start()
+    pod = attached(allocations)
+    windows(allocations, clock, pod, busy=0.5, charged=0.5, count=6)
+    windows(allocations, clock, pod, busy=0.0, charged=0.5, count=20, doubtful=frozenset({os.getpid()}))
+    assert pod.control.correction_ppm == pytest.approx(1_000_000, rel=0.02)
+    windows(allocations, clock, pod, busy=0.25, charged=0.5, count=20)
+    assert pod.control.correction_ppm == pytest.approx(500_000, rel=0.05)
 
 
 def test_without_samples_nothing_is_corrected_and_nothing_is_claimed(node: Node, clock: Clock) -> None:

@@ -133,6 +133,23 @@ def test_who_has_no_sample_in_a_window_was_idle_in_it() -> None:
     assert second.ratios == {8: 0.3}
 
 
+@pytest.mark.parametrize("percent", [-1, 250, 2**32 - 1, 10**18])
+def test_who_has_a_sample_that_can_not_be_was_not_idle(percent: int) -> None:
+    first = window(None, Answer([Sample(7, us(NOW - 0.1), 40), Sample(8, us(NOW - 0.1), percent)]))
+    assert first is not None
+    assert first.doubtful == {8}
+    assert first.ratios == {7: 0.4}
+    later = NOW + SAMPLE_WINDOW_SECONDS
+    assert window(first, Answer([Sample(8, us(NOW + 0.1), percent)]), later) is first  # nothing is known of it
+
+
+def test_of_a_process_with_an_impossible_sample_no_share_is_told() -> None:
+    listed = Answer([Process(7, 1), Process(8, 1)])
+    samples = Answer([Sample(7, us(NOW), 40), Sample(8, us(NOW), 10**18)])
+    told = combine(Activity(), listed, samples)
+    assert [each.busy_ratio for each in told.processes or ()] == [0.4, None]
+
+
 def test_a_window_stands_until_there_is_a_new_one_or_it_must_have_been_empty() -> None:
     first = window(None, Answer([Sample(7, us(NOW - 0.1), 40)]))
     assert window(first, Answer([]), NOW + 0.3) is first
@@ -226,7 +243,9 @@ def test_a_list_that_failed_is_not_an_empty_one() -> None:
 def test_no_garbage_gives_a_ratio_outside_0_to_1_or_a_time_ahead(samples: list[Sample]) -> None:
     told = combine(Activity(), Answer([Process(pid, 1) for pid in range(1, 6)]), Answer(samples))
     for process in told.processes or ():
-        assert process.busy_ratio is not None
+        if process.busy_ratio is None:
+            assert process.pid in processes.doubtful(samples)
+            continue
         assert 0 <= process.busy_ratio <= 1
         assert process.busy_observed_at is not None
         assert process.busy_observed_at <= NOW
