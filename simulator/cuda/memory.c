@@ -288,6 +288,7 @@ SIM_EXPORTED CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_
     const struct sim_gpu *gpu = &machine->gpu[context->gpu];
     if (gpu->lost || gpu->vanished)
         return CUDA_ERROR_UNKNOWN;
+    sim_machine_reap(machine); /* what a process held is given back when it has ended, before anybody can ask */
     uint64_t free_now, total = sim_total_memory(context->gpu);
     sim_process_memory(machine, context->gpu, sim_driver.process, &free_now, &total);
     *free_bytes = sim_faulty(free_now);
