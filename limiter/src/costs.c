@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "attach.h"
+#include "bucket.h"
 #include "driver.h"
 
 #define PROBES 16
@@ -135,7 +136,7 @@ void hv_costs_price(struct hv_function *function, uint32_t own_ppm)
     uint64_t untold = LEARNED_UNTOLD;
     uint64_t cost = hv_load_relaxed(&entry->cost_ns);
     if (hv_cas_acq_rel(&entry->learning_until_ns, &untold, 0)) /* whoever comes first does it for all */
-        while (!hv_cas_relaxed(&entry->cost_ns, &cost, cost * own_ppm / HV_SHARE_FULL_PPM)) {
+        while (!hv_cas_relaxed(&entry->cost_ns, &cost, hv_bucket_gpu_ns(cost, own_ppm))) { /* the same product */
         }
     if (hv_load_relaxed_32(&function->is_long) == 0 || hv_load_relaxed(&entry->cost_ns) == 0)
         return;

@@ -208,7 +208,7 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
     hv_gate_poll(gate);
     hv_untold_price(gate, function);
     wait_for_work(gate, function);
-    hv_untold_price(gate, function);
+    hv_untold_price(gate, function); /* the word may have come meanwhile */
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     uint64_t first_cost = hv_load_relaxed(&function->first_cost_ns);
     uint64_t charged = cost != 0 ? cost : first_cost != 0 ? first_cost : HV_GUESSED_COST_NS;
