@@ -55,6 +55,7 @@ class Device:
     answered: set[str] = field(default_factory=set)
     process_version: str = lists.PROCESS_LIST_VERSIONS[0]
     last_sample_us: int = 0
+    last_doubtful_us: int = 0  # the same of samples from the future
 
 
 class Nvml:

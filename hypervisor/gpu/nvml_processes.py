@@ -85,8 +85,11 @@ def samples(nvml: Nvml, device: Device) -> Answer[list[Sample]]:
     doubtful = [
         Sample(sample.pid, now_us, NO_PERCENT)
         for sample in answer.value or ()
-        if 0 < sample.pid <= nvml.most_pid and sample.time_us > now_us + A_DAY_US
+        if 0 < sample.pid <= nvml.most_pid and sample.time_us > max(now_us + A_DAY_US, device.last_doubtful_us)
     ]
+    # Told once: the driver gives it again until that time has come.
+    future = (sample.time_us for sample in answer.value or () if sample.time_us > now_us + A_DAY_US)
+    device.last_doubtful_us = max(future, default=device.last_doubtful_us)
     if first:
         # The first answer reaches back as far as the driver remembers; old activity is no news.
         sane = [sample for sample in sane if sample.time_us >= now_us - FIRST_SAMPLES_US]

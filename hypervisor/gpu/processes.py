@@ -46,7 +46,7 @@ class Activity:
 
     def believed(self, samples: Answer[list[wire.Sample]], now: float) -> Answer[list[wire.Sample]]:
         """Samples, or that the driver has none."""
-        return Answer(None, NOT_SUPPORTED) if samples.value == [] and self.is_silent(now) else samples
+        return Answer(None, NOT_SUPPORTED) if _tells_nothing(samples) and self.is_silent(now) else samples
 
 
 def combine(
@@ -87,6 +87,11 @@ def combine(
     return Activity(tuple(found), kept, silent_since), ""
 
 
+def _tells_nothing(samples: Answer[list[wire.Sample]]) -> bool:
+    """An answer without a sample that can be believed."""
+    return samples.value is not None and doubtful(samples.value) >= {each.pid for each in samples.value}
+
+
 def _silent_since(
     last: Activity,
     listed: Answer[list[wire.Process]],
@@ -94,7 +99,7 @@ def _silent_since(
     gpu_percent: int | None,
     now: float,
 ) -> float | None:
-    if samples.value != []:
+    if not _tells_nothing(samples):
         return None
     if last.is_silent(now):
         return last.silent_since  # until a sample comes: that nobody is busy for a while changes nothing

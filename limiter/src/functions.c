@@ -5,7 +5,7 @@
 #define FEW 8
 #define ODD_PART 8 /* of times that are alike so many may be odd ones */
 #define MEAN_OVER 16
-#define PERSISTENT 256 /* samples in a row that are alike: some seconds; charges that are far too low are seen by the daemon before */
+#define PERSISTENT 256 /* samples that say longer, one after the other: some seconds; charges that are far too low are seen by the daemon before */
 #define SLOWLY 65536
 #define SOON 256
 

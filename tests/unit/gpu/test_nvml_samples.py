@@ -24,9 +24,11 @@ class Driver:
         return Answer(call(device))
 
 
-def told(monkeypatch: pytest.MonkeyPatch, *samples: Sample, last_us: int) -> tuple[list[Sample], int]:
+def told(
+    monkeypatch: pytest.MonkeyPatch, *samples: Sample, last_us: int, doubtful_us: int = 0
+) -> tuple[list[Sample], int]:
     monkeypatch.setattr(lists, "read_samples", lambda *_: Answer(list(samples)))
-    device: Any = SimpleNamespace(last_sample_us=last_us)
+    device: Any = SimpleNamespace(last_sample_us=last_us, last_doubtful_us=doubtful_us)
     driver: Any = Driver()
     answer = nvml_processes.samples(driver, device)
     assert answer.value is not None
@@ -42,3 +44,5 @@ def test_a_sample_of_the_future_tells_who_was_busy_and_not_how_much(monkeypatch:
     assert [each.pid for each in samples] == [7, 8]
     assert processes.doubtful(samples) == {8}
     assert last == now  # what comes next is seen
+    again, _ = told(monkeypatch, Sample(8, now + A_YEAR_US, 40), last_us=last, doubtful_us=now + A_YEAR_US)
+    assert again == []  # the same one, which the driver gives until its time has come

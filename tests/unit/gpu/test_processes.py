@@ -86,6 +86,11 @@ def test_a_driver_that_never_has_a_sample_while_the_gpu_is_at_work_says_nothing(
         assert ratio_of(after_rounds(spoken, Answer([]), count=2, at=NOW + long + 2)) == 0.0
 
 
+def test_a_sample_that_can_not_be_does_not_end_the_silence_of_a_driver() -> None:
+    silent = after_rounds(Activity(), Answer([]), count=9)
+    assert ratio_of(after_rounds(silent, Answer([Sample(99, us(NOW), -1)]), count=1, at=NOW + 9)) is None
+
+
 @pytest.mark.parametrize("gpu_percent", [0, None])
 def test_a_card_at_rest_says_that_all_are_idle(gpu_percent: int | None) -> None:
     assert ratio_of(after_rounds(Activity(), Answer([]), count=9, gpu_percent=gpu_percent)) == 0.0
