@@ -157,20 +157,26 @@ static bool turns_explain(const struct hv_function *function, const struct hv_me
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     uint64_t crowd = measured->held ? measured->crowd_told : measured->crowd;
     bool too_little = !measured->held && measured->too_little;
+    if (measured->enough_charged && !too_little)
+        return true;
     return crowd > 1 && !too_little && cost > SHORT_NS && function->undisturbed_ns < cost * OTHER_EACH * crowd;
 }
 
 /* How many samples in a row have said that it takes longer. Where nobody looks they need not be alike: others' turns
- * scatter times, but of so many launches one has none; unless those beside it slow it down as well. */
-static void count_longer(struct hv_function *function, const struct hv_measured *measured, bool all_alike)
+ * scatter times, but of so many launches one has none; unless those beside it slow it down as well. Enough of them, this
+ * one among them? */
+static bool is_longer_for_long(struct hv_function *function, const struct hv_measured *measured, bool all_alike)
 {
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     if (measured->held && !all_alike && measured->idle && measured->crowd_told != 1)
-        return; /* it may have waited for its turn */
+        return false; /* it may have waited for its turn */
     bool by_itself = measured->crowd_told == 1 || !measured->beside_others;
     bool longer = all_alike ? function->undisturbed_ns > cost
                             : measured->held && by_itself && function->undisturbed_ns > cost + cost / NEAR_PART;
+    if (measured->enough_charged && (measured->held || !measured->too_little))
+        longer = false;
     function->persists = longer ? function->persists + 1 : 0;
+    return function->persists >= PERSISTENT;
 }
 
 bool hv_function_learn(struct hv_function *function, const struct hv_measured *measured)
@@ -193,10 +199,9 @@ bool hv_function_learn(struct hv_function *function, const struct hv_measured *m
     function->mean_ns = (function->mean_ns * (weight - 1) + own) / weight;
     /* A launch that takes longer from now on takes about the same time each time; what turns add is different each time. */
     bool all_alike = alike >= count - count / ODD_PART;
-    count_longer(function, measured, all_alike);
     /* On an idle stream each may have waited as long for its turn, for a while; if there are others. */
     bool waited = (measured->idle || turns_explain(function, measured)) && measured->crowd != 1;
-    bool for_long = function->persists >= PERSISTENT;
+    bool for_long = is_longer_for_long(function, measured, all_alike);
     bool unseen = measured->held && for_long; /* nobody else would notice */
     bool slowly = ((measured->beside_others || !all_alike) && !unseen) || (waited && !for_long);
     hv_store_relaxed_32(&function->is_long, is_long_now(function, measured, samples, slowly));

@@ -126,7 +126,8 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
  * and its correction is for costs as they are, so they stay unless the work is
  * other work. crowd: processes at work on the device, this one and the Pod's
  * other ones among them; 0: not known. crowd_told: the same by what was told last,
- * where held. own: of the Pod; only told of long ones. One thread at a time for each entry. */
+ * where held. own: of the Pod; only told of long ones. enough_charged: of what the process had been charged enough was
+ * under way to fill its turns while this launch was. One thread at a time for each entry. */
 struct hv_measured {
     uint64_t ns;
     uint64_t own_ns;
@@ -137,6 +138,7 @@ struct hv_measured {
     bool idle;
     bool too_little;
     bool held;
+    bool enough_charged;
     uint64_t at_ns;
 };
 

@@ -25,7 +25,7 @@
 /* When a launch of a known function is measured again. */
 #define SAMPLE_INTERVAL_NS (10 * NS_PER_MS)
 #define SAMPLE_CHARGED_NS (5 * NS_PER_MS)
-#define SAMPLE_MUCH_NS (UNFINISHED_NS / 16)
+#define SAMPLE_MUCH_NS (UNFINISHED_NS / 32)
 
 /* Launches between two looks at the counters. */
 #define LAUNCHES_PER_LOOK 256
@@ -43,6 +43,21 @@ static void pass_freeze(struct hv_gate *gate)
     }
 }
 
+static uint64_t cost_of(const struct hv_function *function)
+{
+    uint64_t cost = hv_load_relaxed(&function->cost_ns);
+    uint64_t first_cost = hv_load_relaxed(&function->first_cost_ns);
+    return cost != 0 ? cost : first_cost != 0 ? first_cost : HV_GUESSED_COST_NS;
+}
+
+/* Is more than that left of the process's work? Half of what may be unfinished, or of a launch: the other half is for what
+ * the pace of the work may be wrong by. */
+static bool is_much_left(const struct hv_gate *gate, const struct hv_function *function)
+{
+    uint64_t half = (cost_of(function) > UNFINISHED_NS ? cost_of(function) : UNFINISHED_NS) / 2;
+    return hv_sampler_left_ns(&gate->process->sampler, gate->device, gate->now_ns) > half;
+}
+
 static bool must_wait_for_work(const struct hv_gate *gate, struct hv_function *function)
 {
     const struct hv_sampler *sampler = &gate->process->sampler;
@@ -51,8 +66,7 @@ static bool must_wait_for_work(const struct hv_gate *gate, struct hv_function *f
     bool known = hv_load_relaxed_32(&function->first_measured) != 0 && hv_load_relaxed(&function->first_cost_ns) >= HV_LONG_NS;
     if (unlearned && !known && hv_load_acquire_32(&function->in_flight) >= UNLEARNED_IN_FLIGHT)
         return true;
-    if (hv_sampler_unfinished_ns(sampler, gate->device) > UNFINISHED_NS &&
-        hv_load_acquire_32(&sampler->pending[gate->device]) >= UNFINISHED_SAMPLES)
+    if (hv_load_acquire_32(&sampler->pending[gate->device]) >= UNFINISHED_SAMPLES && is_much_left(gate, function))
         return true;
     return unlearned && !hv_costs_settled(function, gate->now_ns);
 }
@@ -91,8 +105,10 @@ static bool should_sample(const struct hv_gate *gate, const struct hv_function *
         hv_load_relaxed_32(&function->is_long) != 0 || hv_load_relaxed_32(&function->again) != 0)
         return true;
     /* With much unfinished each sample that ends lets others go on, so they are the closer the more there is. */
-    bool much = hv_sampler_unfinished_ns(sampler, gate->device) > UNFINISHED_NS / 2;
-    return gate->now_ns - hv_load_relaxed(&function->sampled_at_ns) >= SAMPLE_INTERVAL_NS ||
+    bool much = hv_sampler_unfinished_ns(sampler, gate->device) > UNFINISHED_NS / 4;
+    /* While none ends, which may take long among many processes, not all places: some are for those that let others go on. */
+    bool room = hv_load_relaxed_32(&sampler->pending[gate->device]) < HV_SAMPLES / 2;
+    return (room && gate->now_ns - hv_load_relaxed(&function->sampled_at_ns) >= SAMPLE_INTERVAL_NS) ||
            hv_load_relaxed(&sampler->charged_ns[gate->device]) - hv_load_relaxed(&sampler->sampled_ns[gate->device]) >=
                (much ? SAMPLE_MUCH_NS : SAMPLE_CHARGED_NS);
 }
@@ -111,12 +127,14 @@ static void sample_next(struct hv_function *function, const struct hv_sample *sa
 
 /* ---- charging ---- */
 
-static void count_charge(struct hv_gate *gate, bool copy, uint64_t cost_ns)
+/* work_ns: what the device is given to do by it. */
+static void count_charge(struct hv_gate *gate, bool copy, uint64_t cost_ns, uint64_t work_ns)
 {
+    uint64_t overlapped = hv_gate_overlapped(gate, cost_ns);
     struct hv_slot_device *counters = &gate->slot->devices[gate->device];
-    hv_add_relaxed(&gate->process->sampler.charged_ns[gate->device], cost_ns);
-    hv_add_relaxed(&counters->charged_ns, hv_gate_overlapped(gate, cost_ns));
-    hv_gate_count(gate, copy, true, hv_gate_overlapped(gate, cost_ns));
+    hv_add_relaxed(&gate->process->sampler.charged_ns[gate->device], work_ns);
+    hv_add_relaxed(&counters->charged_ns, overlapped);
+    hv_gate_count(gate, copy, true, overlapped);
 }
 
 /* ---- the thread's fast path ---- */
@@ -210,15 +228,14 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
     wait_for_work(gate, function);
     hv_untold_price(gate, function); /* the word may have come meanwhile */
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
-    uint64_t first_cost = hv_load_relaxed(&function->first_cost_ns);
-    uint64_t charged = cost != 0 ? cost : first_cost != 0 ? first_cost : HV_GUESSED_COST_NS;
+    uint64_t work = cost_of(function), charged = work;
     bool is_long = hv_load_relaxed_32(&function->is_long) != 0;
     if (is_long) /* what overlaps is off already */
         charged = hv_bucket_wall_ns(charged, gate->overlap_ppm); /* the same quotient */
     if (thread->credit_ns < charged) {
         uint64_t paid = hv_gate_pay(gate, copy, charged >= HV_LONG_NS, charged - thread->credit_ns);
         thread->credit_ns += paid;
-        count_charge(gate, copy, paid);
+        count_charge(gate, copy, paid, is_long && paid > charged - work ? paid - (charged - work) : paid);
     }
     if (gate->share_ppm >= HV_SHARE_FULL_PPM)
         return; /* lifted while it waited */

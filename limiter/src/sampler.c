@@ -1,5 +1,6 @@
 #include "sampler.h"
 
+#include "bucket.h"
 #include "driver.h"
 #include "os.h"
 #include "sampler_events.h"
@@ -24,7 +25,8 @@ static void end_under_way(struct hv_sampler *sampler, struct hv_sample *sample)
     if (sample->unlearned)
         hv_sub_acq_rel_32(&sample->function->in_flight, 1);
     if (sample->laid)
-        hv_sub_relaxed(&sampler->long_ns[sample->device], sample->charged_ns);
+        hv_sub_relaxed(&sampler->long_ns[sample->device], sample->long_ns);
+    hv_sub_relaxed(&sampler->under_way_ns[sample->device], sample->weight_ns);
     hv_sub_acq_rel_32(&sampler->pending[sample->device], 1);
 }
 
@@ -34,10 +36,47 @@ static void finish(struct hv_sampler *sampler, struct hv_sample *sample)
     hv_store_release_32(&sample->state, HV_SAMPLE_FREE);
 }
 
+/* What counts as ended: streams overtake each other. */
+static uint64_t ended_charges(const struct hv_sampler *sampler, uint32_t device, uint64_t charged)
+{
+    uint64_t unfinished = hv_sampler_unfinished_ns(sampler, device);
+    return unfinished < charged ? charged - unfinished : 0;
+}
+
+/* Charges that may have been worked through and not have ended. */
+static uint64_t ahead_of(const struct hv_sampler *sampler, uint32_t device)
+{
+    if (hv_load_relaxed(&sampler->longer_upto_ns[device]) > hv_load_relaxed(&sampler->ended_ns[device]))
+        return 0; /* the pace was that of other work */
+    uint64_t largest = hv_load_relaxed(&sampler->largest_ns[device]);
+    return largest > HV_AHEAD_NS ? largest : HV_AHEAD_NS;
+}
+
+static void note_backlog(struct hv_sampler *sampler, uint32_t device, uint64_t now_ns)
+{
+    uint64_t charged = hv_load_relaxed(&sampler->charged_ns[device]);
+    hv_backlog_note(&sampler->backlogs[device], charged, ended_charges(sampler, device, charged), ahead_of(sampler, device),
+                    now_ns);
+}
+
+uint64_t hv_sampler_left_ns(const struct hv_sampler *sampler, uint32_t device, uint64_t now_ns)
+{
+    uint64_t charged = hv_load_relaxed(&sampler->charged_ns[device]);
+    return hv_backlog_left(&sampler->backlogs[device], charged, ended_charges(sampler, device, charged),
+                           ahead_of(sampler, device), now_ns);
+}
+
+bool hv_sampler_fills_turns(const struct hv_sampler *sampler, uint32_t device, uint32_t crowd, uint64_t now_ns)
+{
+    uint64_t charged = hv_load_relaxed(&sampler->charged_ns[device]);
+    return hv_backlog_fills_turns(&sampler->backlogs[device], ended_charges(sampler, device, charged), crowd, now_ns);
+}
+
 uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *files, uint32_t device, uint64_t now_ns,
                          struct hv_sample_result *results)
 {
     uint32_t count = 0;
+    uint64_t largest = 0;
     if (!try_enter(sampler))
         return 0;
     int mode = hv_events_enter();
@@ -47,6 +86,7 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *file
             continue;
         CUresult ended = HV_DRIVER(cuEventQuery)(sample->end);
         if (ended == CUDA_ERROR_NOT_READY) {
+            largest = sample->weight_ns > largest ? sample->weight_ns : largest;
             hv_sample_lay_unfinished(sampler, files, sample, now_ns);
             if (hv_sample_outgrows(sampler, sample, &results[count]))
                 count++;
@@ -65,6 +105,9 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *file
         else
             hv_store_release_32(&sample->state, HV_SAMPLE_FREE);
     }
+    if (count < HV_SAMPLER_RESULTS)
+        hv_store_relaxed(&sampler->largest_ns[device], largest);
+    note_backlog(sampler, device, now_ns);
     hv_events_leave(mode);
     leave(sampler);
     return count;
@@ -171,12 +214,15 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         sample->unlearned = hv_load_relaxed(&function->cost_ns) == 0;
         sample->laid = function->kind != HV_FUNCTION_COPY &&
                        (sample->unlearned || hv_load_relaxed_32(&function->is_long) != 0);
+        sample->long_ns = hv_load_relaxed_32(&function->is_long) != 0 ? hv_load_relaxed(&function->cost_ns) : charged_ns;
+        uint64_t before = hv_load_relaxed(&sampler->sampled_ns[device]);
+        sample->weight_ns = sample->charged_upto > before ? sample->charged_upto - before : 0; /* another thread's came between */
         sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = sample->turn_ns =
             sample->untold_ns = 0;
         if (sample->unlearned)
             hv_add_acq_rel_32(&function->in_flight, 1);
         if (sample->laid)
-            hv_add_relaxed(&sampler->long_ns[device], charged_ns);
+            hv_add_relaxed(&sampler->long_ns[device], sample->long_ns);
         hv_add_acq_rel_32(&sampler->pending[device], 1);
         uint32_t wanted = hv_load_relaxed_32(&sampler->surveys[device].wanted);
         sample->surveyed = surveyed && wanted != 0 && wanted <= HV_SURVEYED; /* another thread's launch may have been the last */
@@ -184,7 +230,8 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
             hv_sub_acq_rel_32(&sampler->surveys[device].wanted, 1);
             hv_add_acq_rel_32(&sampler->surveys[device].under_way, 1);
         }
-        hv_store_relaxed(&sampler->sampled_ns[device], sample->charged_upto);
+        hv_store_relaxed(&sampler->sampled_ns[device], before + sample->weight_ns);
+        hv_add_relaxed(&sampler->under_way_ns[device], sample->weight_ns);
         hv_store_release_32(&sample->state, HV_SAMPLE_RECORDING);
     }
     hv_events_leave(mode);
@@ -256,7 +303,9 @@ uint64_t hv_sampler_unfinished_ns(const struct hv_sampler *sampler, uint32_t dev
         return 0;
     uint64_t charged = hv_load_relaxed(&sampler->charged_ns[device]);
     uint64_t ended = hv_load_relaxed(&sampler->ended_ns[device]);
-    uint64_t left = charged > ended ? charged - ended : 0;
+    uint64_t sampled = hv_load_relaxed(&sampler->sampled_ns[device]);
+    /* Streams overtake each other: what is under way is known by sample. */
+    uint64_t left = hv_load_relaxed(&sampler->under_way_ns[device]) + (charged > sampled ? charged - sampled : 0);
     uint64_t longer_upto = hv_load_relaxed(&sampler->longer_upto_ns[device]);
     if (longer_upto > ended && longer_upto <= charged) /* both sums only grow, so neither product is large */
         left += (longer_upto - ended) * hv_load_relaxed(&sampler->longer_times[device]);

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backlog.h"
 #include "cuda_abi.h"
 #include "files.h"
 #include "functions.h"
@@ -16,6 +17,8 @@
 #include "survey.h"
 
 #define HV_SAMPLES 64 /* of one device, so that surveys of several do not keep room from each other */
+
+#define HV_AHEAD_NS UINT64_C(25000000)
 
 enum hv_sample_state {
     HV_SAMPLE_FREE = 0,
@@ -32,6 +35,8 @@ struct hv_sample {
     CUcontext context;
     struct hv_function *function;
     uint64_t charged_ns;   /* for this launch */
+    uint64_t weight_ns;    /* charges that count as under way with it: its own, and those since the sample before it */
+    uint64_t long_ns;      /* GPU time of a long one */
     uint64_t charged_upto; /* sum of charges of the process on this device, this one included */
     CUstream stream;       /* told apart only, never used */
     uint64_t begun_at_ns;  /* just before the start event was recorded */
@@ -64,10 +69,11 @@ struct hv_event_clock {
 struct hv_sampler {
     uint32_t busy; /* one thread at a time; the others do without */
     uint32_t pending[HV_MAX_DEVICES];
-    uint64_t charged_ns[HV_MAX_DEVICES];  /* sum of charges */
+    uint64_t charged_ns[HV_MAX_DEVICES];  /* sum of charges; of long launches, of their GPU time */
     uint64_t ended_ns[HV_MAX_DEVICES];    /* of these, known to have ended */
     uint64_t sampled_ns[HV_MAX_DEVICES];  /* sum of charges at the last sample */
-    uint64_t long_ns[HV_MAX_DEVICES];     /* of the charges of long launches those that have not ended */
+    uint64_t under_way_ns[HV_MAX_DEVICES]; /* of these, with samples that have not ended */
+    uint64_t long_ns[HV_MAX_DEVICES];     /* GPU time of long launches that have not ended */
     uint32_t changed[HV_MAX_DEVICES];     /* 1: charges have changed since the daemon was silent, which its correction was for */
     const struct hv_function *ended_of[HV_MAX_DEVICES]; /* of the sample that has ended last */
     uint64_t longer_upto_ns[HV_MAX_DEVICES]; /* charges up to this sum are of work that takes more than they say, */
@@ -79,6 +85,8 @@ struct hv_sampler {
     uint64_t void_until_ns[HV_MAX_DEVICES]; /* and until when it is none */
     uint64_t untold_ns[HV_MAX_DEVICES];       /* measured while nobody told how many turns others had, */
     uint64_t untold_until_ns[HV_MAX_DEVICES]; /* which counts for the first moments only */
+    struct hv_backlog backlogs[HV_MAX_DEVICES];
+    uint64_t largest_ns[HV_MAX_DEVICES]; /* charge of a launch that is measured and has not ended */
     struct hv_survey surveys[HV_MAX_DEVICES];
     struct hv_event_clock clocks[HV_MAX_DEVICES];
     struct hv_sample samples[HV_MAX_DEVICES][HV_SAMPLES];
@@ -124,5 +132,12 @@ void hv_sampler_forget_device(struct hv_sampler *sampler, uint32_t device);
 
 /* Charged work of the process on the device that has not been seen to end. */
 uint64_t hv_sampler_unfinished_ns(const struct hv_sampler *sampler, uint32_t device);
+
+/* The same, less what has been worked through since by the pace at which it ended lately; of that no more is believed than
+ * HV_AHEAD_NS or one launch. */
+uint64_t hv_sampler_left_ns(const struct hv_sampler *sampler, uint32_t device, uint64_t now_ns);
+
+/* As hv_backlog_fills_turns, beside so many processes with this one. */
+bool hv_sampler_fills_turns(const struct hv_sampler *sampler, uint32_t device, uint32_t crowd, uint64_t now_ns);
 
 #endif

@@ -126,6 +126,9 @@ bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, st
                                         .guessed = true,
                                         .unfinished = true};
     hv_add_relaxed(&sampler->long_ns[sample->device], used - sample->charged_ns);
+    hv_add_relaxed(&sampler->under_way_ns[sample->device], used - sample->charged_ns);
+    sample->long_ns += used - sample->charged_ns;
+    sample->weight_ns += used - sample->charged_ns;
     sample->charged_ns = used;
     /* Another one of it that does not wait any longer takes so much at the least. */
     if (sample->turn_ns >= HV_LONG_NS && sample->turn_ns > hv_load_relaxed(&sample->function->first_cost_ns))
@@ -290,6 +293,7 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
                                    .too_little = charges_are_too_little(files, sample->device),
                                    .at_ns = now_ns};
     measured.crowd_told = measured.held ? hv_sample_crowd(files, sample->device, now_ns) : 0;
+    measured.enough_charged = hv_sampler_fills_turns(sampler, sample->device, hv_sample_crowd(files, sample->device, now_ns), now_ns);
     measured.crowd = sample->laid ? 0 : crowd(files, sample, result.measured_ns, now_ns);
     if (sample->laid) {
         lay_all(sampler, files, sample, result.measured_ns, now_ns);

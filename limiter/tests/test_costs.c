@@ -314,6 +314,52 @@ static void turns_that_fall_in_alike_raise_no_cost_when_nobody_looks(void)
     CHECK_EQUAL(cost_when_silent(MS + MS * 6 / 10, 2, 1000), MS + MS * 6 / 10); /* for too long to be a chance */
 }
 
+/* What one that has cost 1 ms for long costs after so many times in a row of ns, alike, beside others of its process. */
+static uint64_t cost_in_turns(uint64_t ns, bool enough_charged, bool held, bool beside_others)
+{
+    struct hv_function function = {0};
+    struct hv_measured measured = {.ns = MS, .own_ns = NOT_LAID, .crowd = held ? 0 : 9, .crowd_told = held ? 9 : 0,
+                                   .held = held, .beside_others = beside_others, .at_ns = 1};
+    for (int i = 0; i < 40; i++)
+        (void)hv_function_learn(&function, &measured);
+    measured.ns = ns;
+    measured.idle = !beside_others;
+    measured.enough_charged = enough_charged;
+    for (int i = 0; i < 400; i++)
+        (void)hv_function_learn(&function, &measured);
+    return function.cost_ns;
+}
+
+/* Four streams whose launches of 1 ms fill the device, and eight other processes with turns: each takes two rounds, for
+ * ever. What was charged meanwhile fills the turns of this process, so it is no longer than it was. */
+static void for_however_long_turns_are_alike_what_was_charged_was_enough(void)
+{
+    CHECK(cost_in_turns(36 * MS, true, true, true) < MS + MS / 10);
+    CHECK(cost_in_turns(18 * MS, true, false, false) < MS + MS / 10);
+    CHECK(cost_in_turns(36 * MS, false, true, true) > 30 * MS); /* it was not: the work is longer */
+    CHECK(cost_in_turns(18 * MS, false, false, false) > 17 * MS);
+}
+
+/* Without the daemon: that a launch became longer once is no word about those that may have waited for their turn. */
+static void waits_after_a_change_raise_no_cost_when_nobody_looks(void)
+{
+    struct hv_function function = {0};
+    struct hv_measured measured = {.ns = MS, .own_ns = NOT_LAID, .crowd_told = 2, .held = true, .at_ns = 1};
+    for (int i = 0; i < 40; i++)
+        (void)hv_function_learn(&function, &measured);
+    for (uint64_t i = 0; i < 300 && function.cost_ns < 2 * MS; i++) {
+        measured.ns = 3 * MS + i * 7919 % 64 * MS / 10;
+        (void)hv_function_learn(&function, &measured);
+    }
+    CHECK(function.cost_ns > 2 * MS && function.cost_ns < 4 * MS);
+    measured.idle = true;
+    for (uint64_t i = 0; i < 60; i++) {
+        measured.ns = 9 * MS + i * 7919 % 64 * MS / 4;
+        (void)hv_function_learn(&function, &measured);
+    }
+    CHECK(function.cost_ns < 4 * MS);
+}
+
 /* One time that is not longer says that the work is as it was. */
 static void one_short_time_ends_a_run(void)
 {
@@ -377,6 +423,8 @@ int main(void)
     turns_are_no_other_work();
     turns_that_fall_in_alike_are_turns_unless_charges_are_seen_to_be_too_little();
     turns_that_fall_in_alike_raise_no_cost_when_nobody_looks();
+    for_however_long_turns_are_alike_what_was_charged_was_enough();
+    waits_after_a_change_raise_no_cost_when_nobody_looks();
     one_short_time_ends_a_run();
     a_mistake_is_short();
     other_work_that_is_long();

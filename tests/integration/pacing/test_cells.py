@@ -219,6 +219,47 @@ def test_without_the_daemon_work_that_takes_longer_is_noticed(
     assert result.percent(11, 15) == pytest.approx(35, abs=1)
 
 
+# Limits above what turns leave: nothing is waited for but that less of the process's own work is unfinished.
+ABOVE_TURNS = {
+    "samples in each turn": (Load(percent=90, kernels=(1000,), grid=1, processes=8), None),
+    "streams that end together": (Load(percent=90, kernels=(20000,), grid=10000, streams=4), None),
+    "turns that are alike": (Load(percent=90, kernels=(1000,), grid=10000, streams=4, processes=2), 2.0),
+    "surveys among many": (Load(percent=90, kernels=(20,), grid=10000, streams=4, processes=8), None),
+    "long ones beside short ones": (Load(percent=90, kernels=MIXED, grid=1, streams=4, processes=2), None),
+}
+QUICK_ABOVE_TURNS = ("streams that end together", "turns that are alike")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK_ABOVE_TURNS else (pytest.mark.slow,)) for name in ABOVE_TURNS],
+)
+def test_where_turns_leave_less_than_the_limit_no_launch_waits_for_more_than_a_round(name: str, tmp_path: Path) -> None:
+    """What has ended is seen in jumps, of a turn or of all streams together; launches go on between them."""
+    load, daemon_seconds = ABOVE_TURNS[name]
+    result = run(Cell(pods=(load, BESIDE), daemon_seconds=daemon_seconds), tmp_path)
+    assert abs(result.error()) <= 1.0
+    assert result.longest_later_stall_ms <= result.stall_bound_ms
+
+
+@pytest.mark.slow
+def test_streams_of_which_one_has_all_the_work(tmp_path: Path) -> None:
+    """The others overtake it: what is under way there is not done when theirs is."""
+    load = Load(percent=82, kernels=(60, 60, 900), grid=27, form="cooperative", processes=5, streams=3)
+    result = run(Cell(pods=(load, Load(percent=18))), tmp_path)
+    assert abs(result.error()) <= 2.0
+    assert result.longest_later_stall_ms <= result.stall_bound_ms
+
+
+@pytest.mark.slow
+def test_without_the_daemon_launches_that_others_turns_and_streams_lengthen_alike_are_not_charged_more(
+    tmp_path: Path,
+) -> None:
+    load = Load(percent=75, kernels=(20,), grid=10000, form="graph", processes=2, streams=4)
+    result = run(Cell(pods=(load, Load(percent=25)), daemon_seconds=2), tmp_path)
+    assert abs(result.error()) <= 2.0
+
+
 def test_four_devices_that_wait_for_each_other(tmp_path: Path) -> None:
     result = run(Cell(pods=(Load(percent=50, kernels=(1000,), devices=4),)), tmp_path)
     assert abs(result.error()) <= 2.0

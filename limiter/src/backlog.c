@@ -1,0 +1,73 @@
+#include "backlog.h"
+
+#include "hypervisor_atomics.h"
+
+/* Of charges that have ended, over which a pace is measured: several rounds of turns, and of streams. The first one soon,
+ * each other over twice as much. */
+#define PACE_OVER_NS UINT64_C(100000000)
+#define FIRST_PACE_NS (PACE_OVER_NS / 8)
+
+/* Of a process on the device, at most. */
+#define TURN_NS UINT64_C(2000000)
+
+static uint64_t worked(const struct hv_backlog *backlog, uint64_t charged_ns, uint64_t ended_ns, uint64_t ahead_ns,
+                       uint64_t now_ns)
+{
+    uint64_t at = hv_load_relaxed(&backlog->at_ns);
+    uint64_t paced = hv_load_relaxed(&backlog->paced_ns);
+    uint64_t most = charged_ns - ended_ns > ahead_ns ? ended_ns + ahead_ns : charged_ns;
+    uint64_t found = hv_load_relaxed(&backlog->worked_ns);
+    if (paced != 0 && now_ns > at) { /* without a pace what has ended is all that is known */
+        unsigned __int128 more = (unsigned __int128)(now_ns - at) * hv_load_relaxed(&backlog->pace_ns) / paced;
+        found += more < ahead_ns ? (uint64_t)more : ahead_ns;
+    }
+    return found < ended_ns ? ended_ns : found > most ? most : found;
+}
+
+static uint64_t pace_over(const struct hv_backlog *backlog)
+{
+    uint64_t twice = backlog->pace_ns < PACE_OVER_NS / 2 ? 2 * backlog->pace_ns : PACE_OVER_NS;
+    return twice < FIRST_PACE_NS ? FIRST_PACE_NS : twice;
+}
+
+static void begin_pace(struct hv_backlog *backlog, uint64_t ended_ns, uint64_t now_ns)
+{
+    backlog->since_ns = now_ns;
+    backlog->from_ns = ended_ns;
+}
+
+void hv_backlog_note(struct hv_backlog *backlog, uint64_t charged_ns, uint64_t ended_ns, uint64_t ahead_ns, uint64_t now_ns)
+{
+    ended_ns = ended_ns < charged_ns ? ended_ns : charged_ns;
+    uint64_t found = worked(backlog, charged_ns, ended_ns, ahead_ns, now_ns);
+    hv_store_relaxed(&backlog->worked_ns, found);
+    hv_store_relaxed(&backlog->at_ns, now_ns);
+    if (ended_ns == charged_ns || ended_ns < backlog->from_ns) { /* nothing is under way, and no pace */
+        backlog->busy = 0;
+        begin_pace(backlog, ended_ns, now_ns);
+    } else if (ended_ns - backlog->from_ns >= pace_over(backlog) && now_ns > backlog->since_ns) {
+        hv_store_relaxed(&backlog->pace_ns, ended_ns - backlog->from_ns);
+        hv_store_relaxed(&backlog->paced_ns, now_ns - backlog->since_ns);
+        backlog->busy = 1;
+        begin_pace(backlog, ended_ns, now_ns);
+    }
+}
+
+uint64_t hv_backlog_left(const struct hv_backlog *backlog, uint64_t charged_ns, uint64_t ended_ns, uint64_t ahead_ns,
+                         uint64_t now_ns)
+{
+    ended_ns = ended_ns < charged_ns ? ended_ns : charged_ns;
+    return charged_ns - worked(backlog, charged_ns, ended_ns, ahead_ns, now_ns);
+}
+
+bool hv_backlog_fills_turns(const struct hv_backlog *backlog, uint64_t ended_ns, uint64_t crowd, uint64_t now_ns)
+{
+    if (backlog->busy == 0 || crowd < 2)
+        return false;
+    uint64_t ended = backlog->pace_ns, took = backlog->paced_ns;
+    if (now_ns > backlog->since_ns && now_ns - backlog->since_ns > took) { /* it has become slower */
+        ended = ended_ns > backlog->from_ns ? ended_ns - backlog->from_ns : 0;
+        took = now_ns - backlog->since_ns;
+    }
+    return took / crowd <= ended + TURN_NS;
+}
