@@ -171,6 +171,8 @@ def _correct_in_a_row(held: Held, place: int, busy: Busy | None, busy_at: float,
         ready = aligned.after(reading, held.files.usage, place)
         if aligned.turns.value != before:
             held.files.shm.set_others(place, aligned.turns.value)
+        if aligned.left.ratio is not None:
+            held.files.shm.set_left(place, aligned.left.ratio)
     except LimitFileError:
         return  # which is told by who surveys it
     if ready is not None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from hypervisor.limits.control import Reading
-from hypervisor.limits.turns import Turns
+from hypervisor.limits.left import Left
+from hypervisor.limits.turns import Seen, Turns
 from hypervisor.limits.usage import UsageFile, WorkAccount
 
 _NS = 1_000_000_000
@@ -35,6 +36,7 @@ class Aligned:
 
     clock_ahead: float = 0.0
     turns: Turns = field(default_factory=Turns)
+    left: Left = field(default=Left(), init=False)
     _waiting: _Waiting | None = field(default=None, init=False)
     _last: _Waiting | None = field(default=None, init=False)
     _others: float = field(default=1.0, init=False)
@@ -59,6 +61,7 @@ class Aligned:
             a_launch_ns=min(reading.a_launch_ns, MOST_BRIEF_NS),
             by_moments=True,
         )
+        self.left = self.left.telling(self.turns.value)
         ready, self._waiting = self._waiting, _Waiting(brief, work, self._others)
         self._others = 1.0
         if ready is None:
@@ -98,7 +101,7 @@ class Aligned:
         laid = ready.work.laid_ns - last.work.laid_ns
         own = (ready.work.crowd_ns - last.work.crowd_ns) / laid if laid > 0 else 1.0
         if ready.reading.busy_ratio is not None and 0 <= ready.reading.busy_ratio <= 1:
-            self.turns = self.turns.after(
+            seen = Seen(
                 busy=ready.reading.busy_ratio * window,
                 brief=(ready.work.brief_ns - last.work.brief_ns) / _NS,
                 laid=covered_ns / _NS,
@@ -107,4 +110,7 @@ class Aligned:
                 off=ready.reading.off,
                 others=ready.others,
             )
+            if seen.had is not None:
+                self.left = self.left.after(had=seen.had, laid=seen.laid, own=own)
+            self.turns = self.turns.after(seen)
         return covered_ns * self.turns.own_part(max(own, 1.0))

@@ -35,6 +35,7 @@ class DeviceControl:
     correction_ppm: int
     correction_at_ns: int
     others_ppm: int
+    left_ppm: int
     neighbours: int
     neighbours_until_ms: int
     borrowed_ppm: int
@@ -132,6 +133,7 @@ class ShmFile:
             correction_ppm=int(found.correction_ppm),
             correction_at_ns=int(found.correction_at_ns),
             others_ppm=int(found.others_ppm),
+            left_ppm=int(found.left_ppm),
             neighbours=int(found.neighbours) & MAX_BORROWED_PPM,
             neighbours_until_ms=int(found.neighbours) >> lib.HV_BORROWED_SHARE_BITS,
             borrowed_ppm=int(found.borrowed) & MAX_BORROWED_PPM,
@@ -154,6 +156,10 @@ class ShmFile:
     def set_others(self, device: int, turns: float) -> None:
         """How many turns others have on the device for one of a process of this allocation."""
         self._store(device, lib.HV_CONTROL_OTHERS_PPM, round(turns * 1_000_000))
+
+    def set_left(self, device: int, ratio: float) -> None:
+        """What turns left of long launches, as they were told, has to be multiplied by this to be what they had."""
+        self._store(device, lib.HV_CONTROL_LEFT_PPM, round(ratio * 1_000_000))
 
     def set_neighbours(self, device: int, count: int, until_ms: int) -> None:
         """How many processes of others are at work on the device; holds until this time, as of lend()."""

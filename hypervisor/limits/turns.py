@@ -24,6 +24,37 @@ EXPECTED_WEIGHT = 3e-4  # a window of one process beside one other weighs 0.01
 UNLIKE = 0.15  # of the own part: a window that says something else than those before
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One window: how long of it the driver saw the allocation busy, what of that was brief launches, how long long
+    ones were under way, and how many processes had work then, in the mean. off: what busy may be off beyond half a
+    percent of the window, as a share of it. others: the share of the window in which the driver saw others at most."""
+
+    busy: float
+    brief: float
+    laid: float
+    own: float
+    window: float
+    off: float = 0.0
+    others: float = 1.0
+
+    @property
+    def had(self) -> float | None:
+        """What of the time of long launches was the allocation's; None where that can't be told. Where a long launch is
+        under way somebody runs, so what is not theirs is the allocation's own, whatever was charged for brief launches:
+        those are charged before they run."""
+        numbers = (self.busy, self.brief, self.laid, self.own, self.window)
+        if not all(math.isfinite(number) for number in numbers) or self.window < LEAST_WINDOW:
+            return None
+        had = max(self.busy - max(self.brief, 0.0), self.laid - self.others * self.window)
+        if self.laid < ENOUGH * self.window or max(self.laid, self.busy) > 1.1 * self.window or had * MOST < self.laid:
+            return None
+        if not 1 <= self.own <= MOST_OWN:
+            return None
+        # As far as can be told there may be nobody else.
+        return self.laid if abs(self.laid - had) <= (HALF_A_PERCENT + self.off) * self.window else had
+
+
 @dataclass(frozen=True, slots=True)
 class Turns:
     """The estimate, what it rests on, and the last window where that was unlike those before. is_expected: it rests on
@@ -34,31 +65,12 @@ class Turns:
     is_expected: bool = False
     strange: tuple[float, float] | None = None
 
-    def after(
-        self,
-        *,
-        busy: float,
-        brief: float,
-        laid: float,
-        own: float,
-        window: float,
-        off: float = 0.0,
-        others: float = 1.0,
-    ) -> Turns:
-        """With one more window: how long of it the driver saw the allocation busy, what of that was brief launches,
-        how long long ones were under way, and how many processes had work then, in the mean. off: what busy may
-        be off beyond half a percent of the window, as a share of it. others: the share of the window in which the
-        driver saw others at the most. Where a long launch is under way somebody runs, so what is not theirs is the
-        allocation's own, whatever was charged for brief launches: those are charged before they run."""
-        numbers = (busy, brief, laid, own, window)
-        if not all(math.isfinite(number) for number in numbers) or window < LEAST_WINDOW or not 1 <= own <= MOST_OWN:
+    def after(self, seen: Seen) -> Turns:
+        """With one more window."""
+        had, laid, own = seen.had, seen.laid, seen.own
+        if had is None:
             return self
-        taken = max(busy - max(brief, 0.0), laid - others * window)
-        if laid < ENOUGH * window or max(laid, busy) > 1.1 * window or taken * MOST < laid:
-            return self
-        if abs(laid - taken) <= (HALF_A_PERCENT + off) * window:
-            taken = laid  # as far as can be told there is nobody else
-        part = taken / laid
+        part = had / laid
         turns = own * (1 / part - 1)
         weight = laid * (part * part / own) ** 2  # as the error of the part goes into that of the turns
         if (self.weight or self.is_expected) and abs(part - own / (own + self.value)) > UNLIKE * part:

@@ -65,6 +65,7 @@ enum hv_control_word {
     HV_CONTROL_CONTRACTED = 9, /* place 8 is a word of 32 bits */
     HV_CONTROL_OTHERS_PPM = 10,
     HV_CONTROL_NEIGHBOURS = 11,
+    HV_CONTROL_LEFT_PPM = 12,
 };
 
 /* The file as shared memory, readable and writable; NULL, and errno says why. */

@@ -20,7 +20,7 @@
  * file of an earlier version has not, and takes a word that is 0 as one that
  * nobody writes. Another major version is refused.
  *   1.1  the sections of coverage and of contexts; contracted, others_ppm, neighbours, brief_ns, laid_ns,
- *        crowd_ns, relearned_at_ns, learning_until_ns, HV_MESSAGE_REFUSED and HV_MESSAGE_NODES_LOST
+ *        left_ppm, crowd_ns, relearned_at_ns, learning_until_ns, HV_MESSAGE_REFUSED and HV_MESSAGE_NODES_LOST
  *
  * Units are in the names: bytes, ns (nanoseconds), ppm (parts per million; a
  * share of GPU time of 1 000 000 ppm is the whole device). Every time is
@@ -242,7 +242,8 @@ struct hv_device_control {
     uint64_t contracted;         /* packed like borrowed: the share in force instead of a higher limit; 0: none */
     uint64_t others_ppm;         /* turns that others have on the device for one of a process of the Pod */
     uint64_t neighbours;         /* packed like borrowed: processes that are not of the Pod and were at work in the last window */
-    uint64_t reserved1[4];
+    uint64_t left_ppm;           /* what turns left of long launches, as they were told, is to be multiplied by this; 0: not known */
+    uint64_t reserved1[3];
 };
 
 /* Per device, shared by all processes of the Pod. Each line has its own
@@ -445,6 +446,7 @@ HV_ASSERT_OFFSET(hv_device_control, measured_at_ns, 56);
 HV_ASSERT_OFFSET(hv_device_control, freeze, 64);
 HV_ASSERT_OFFSET(hv_device_control, contracted, 72);
 HV_ASSERT_OFFSET(hv_device_control, others_ppm, 80);
+HV_ASSERT_OFFSET(hv_device_control, left_ppm, 96);
 HV_ASSERT_OFFSET(hv_device_control, neighbours, 88);
 HV_ASSERT_SIZE(hv_device_control, 128);
 

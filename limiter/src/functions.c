@@ -143,6 +143,7 @@ static void begin_anew(struct hv_function *function, const struct hv_measured *m
     function->undisturbed_ns = hv_undisturbed(function->recent_ns, count, &alike);
     function->mean_ns = function->undisturbed_ns / crowd_of(function, measured);
     function->own_ns = function->alone_ns = 0;
+    function->length = (struct hv_length){0};
     function->persists = 0;
     function->run = 0;
     if (function->kind == 0)
@@ -179,6 +180,18 @@ static bool is_longer_for_long(struct hv_function *function, const struct hv_mea
     return function->persists >= PERSISTENT;
 }
 
+/* Nobody looks any more. What the correction is for stays, unless the work is other work; but what has risen since then may
+ * have been others' turns, and no launch takes less time than it takes, unless it is slowed down by those beside it. */
+static uint64_t held_cost(const struct hv_function *function, const struct hv_measured *measured, uint64_t cost)
+{
+    uint64_t known = hv_load_relaxed(&function->cost_ns), kept = function->kept_ns;
+    if (hv_is_other_work(known, cost) && (cost > known || measured->beside_others || hv_is_other_work(kept, cost)))
+        return cost;
+    if (cost < known && kept < known && !measured->beside_others)
+        return cost > kept ? cost : kept;
+    return known;
+}
+
 bool hv_function_learn(struct hv_function *function, const struct hv_measured *measured)
 {
     uint32_t ns = measured->ns == 0 ? 1 : measured->ns > UINT32_MAX ? UINT32_MAX : (uint32_t)measured->ns;
@@ -210,9 +223,10 @@ bool hv_function_learn(struct hv_function *function, const struct hv_measured *m
     uint64_t told = told_cost(function);
     if (samples <= HV_FIRST_SAMPLES && told != 0 && told < HV_LONG_NS && told < cost)
         cost = told;
-    uint64_t known = hv_load_relaxed(&function->cost_ns);
-    if (measured->held && !function->is_long && samples > HV_RECENT_SAMPLES && !hv_is_other_work(known, cost))
-        cost = known;
+    if (measured->held && !function->is_long && samples > HV_RECENT_SAMPLES)
+        cost = held_cost(function, measured, cost);
+    if (!measured->held)
+        function->kept_ns = cost;
     hv_store_relaxed(&function->cost_ns, cost == 0 ? 1 : cost); /* 0 would mean that it is not known */
     hv_store_relaxed(&function->sampled_at_ns, measured->at_ns);
     return other;

@@ -12,6 +12,7 @@
 #include "compiler.h"
 #include "hypervisor_atomics.h"
 #include "hypervisor_limits.h"
+#include "length.h"
 
 #define HV_FUNCTIONS_LOG2 12
 #define HV_FUNCTIONS (1u << HV_FUNCTIONS_LOG2)
@@ -43,12 +44,15 @@ struct hv_function {
     uint32_t first_measured; /* 1: first_cost_ns is what another process has measured */
     uint64_t undisturbed_ns; /* of the recent times: see hv_undisturbed */
     uint64_t mean_ns;       /* own time of the last launches */
+    uint64_t kept_ns;       /* the cost when the daemon looked last */
     uint32_t persists;      /* samples in a row that were alike and higher than the cost */
     uint32_t impatient;     /* launches that did not wait any longer since one ended */
     uint32_t again;         /* the next launch is to be measured too */
     uint64_t own_ns;        /* of long ones: what they added to the Pod's GPU time, in the mean, while somebody looked */
     uint64_t alone_ns;      /* the same since then */
     uint64_t turns_ppm;     /* with so many turns of others for one of ours */
+    struct hv_length length; /* of long ones, by themselves, */
+    uint32_t kept;          /* 1: which is what they are charged, since nobody tells of turns any more */
     uint32_t untold;        /* 1: its cost was learned before anybody told how many turns others had */
     uint32_t run;           /* samples in a row that tell of other work: see hv_function_learn */
     uint32_t run_ns[HV_LONGEST_RUN];
@@ -121,8 +125,9 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
  * run beside each other, so that times differ with how many do; then a cost
  * rises slowly, because what of it is GPU time was found out for a cost that
  * stays. idle: its stream had nothing else to do, so it may have waited for the
- * Pod's turn. too_little: the driver sees more GPU time than charges, so times
- * that are higher than the cost are the launch's own. held: the daemon is silent
+ * Pod's turn. several: long launches of this process were in several streams.
+ * too_little: the driver sees more GPU time than charges, so times that are
+ * higher than the cost are the launch's own. held: the daemon is silent
  * and its correction is for costs as they are, so they stay unless the work is
  * other work. crowd: processes at work on the device, this one and the Pod's
  * other ones among them; 0: not known. crowd_told: the same by what was told last,
@@ -135,6 +140,7 @@ struct hv_measured {
     uint32_t crowd_told;
     uint32_t own;
     bool beside_others;
+    bool several;
     bool idle;
     bool too_little;
     bool held;

@@ -115,10 +115,13 @@ static bool should_sample(const struct hv_gate *gate, const struct hv_function *
 
 /* A launch after a wait finds an idle stream, and with it a device on which
  * others have their turn. The next one runs behind it, when the turn has come,
- * and is measured too: were it always the first, all times would be too long. */
-static void sample_next(struct hv_function *function, const struct hv_sample *sample)
+ * and is measured too: were it always the first, all times would be too long.
+ * So it would be where turns and samples have a period in common; what seems to
+ * take longer is measured twice, too, where launches come one after the other. */
+static void sample_next(struct hv_function *function, const struct hv_sample *sample, bool one_stream)
 {
-    bool again = !sample->laid && sample->recorded_at_ns != 0 && hv_load_relaxed_32(&function->again) == 0;
+    bool waited = sample->recorded_at_ns != 0 || (one_stream && function->persists != 0);
+    bool again = !sample->laid && waited && hv_load_relaxed_32(&function->again) == 0;
     hv_store_relaxed_32(&function->again, again);
     if (!again)
         return;
@@ -233,7 +236,7 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
     if (is_long) /* what overlaps is off already */
         charged = hv_bucket_wall_ns(charged, gate->overlap_ppm); /* the same quotient */
     if (thread->credit_ns < charged) {
-        uint64_t paid = hv_gate_pay(gate, copy, charged >= HV_LONG_NS, charged - thread->credit_ns);
+        uint64_t paid = hv_gate_pay(gate, copy || hv_load_relaxed_32(&function->kept) != 0, charged >= HV_LONG_NS, charged - thread->credit_ns);
         thread->credit_ns += paid;
         count_charge(gate, copy, paid, is_long && paid > charged - work ? paid - (charged - work) : paid);
     }
@@ -253,7 +256,7 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
         launch->sample = hv_sampler_begin(sampler, function, gate->device, launch->stream,
                                           launch->per_thread, charged, surveyed);
     if (launch->sample != NULL)
-        sample_next(function, launch->sample);
+        sample_next(function, launch->sample, !sampler->surveys[gate->device].several);
     if (launch->sample != NULL && launch->sample->laid) /* counted by what it turns out to take */
         hv_sub_relaxed(&gate->usage->brief_ns, hv_gate_overlapped(gate, charged));
     hv_gate_tell_unfinished(gate);

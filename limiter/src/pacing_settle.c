@@ -25,9 +25,9 @@ void hv_gate_count(struct hv_gate *gate, bool copy, bool brief, uint64_t gpu_ns)
 static void charge_later(struct hv_gate *gate, const struct hv_sample_result *result, uint64_t gpu_ns)
 {
     struct hv_bucket_terms terms = hv_gate_bucket_terms(gate);
-    uint64_t left = hv_gate_corrected(gate, false, gpu_ns), owed = 0;
+    uint64_t left = hv_gate_corrected(gate, result->kept, gpu_ns), owed = 0;
     if (result->guessed || result->used_ns / UNFORESEEN > result->charged_ns) {
-        uint64_t all = hv_gate_corrected(gate, false, result->used_ns);
+        uint64_t all = hv_gate_corrected(gate, result->kept, result->used_ns);
         /* One that goes on may be told of before it ends; what was placed of it so far is taken back then. */
         if (result->used_ns >= HV_LONG_NS && !result->unfinished)
             owed = all - hv_untold_placed(gate, all);
@@ -47,7 +47,7 @@ static void charge_later(struct hv_gate *gate, const struct hv_sample_result *re
  * behind this charge and moves up by the rest. */
 static void give_back(struct hv_gate *gate, const struct hv_sample_result *result, uint64_t gpu_ns)
 {
-    uint64_t left = hv_gate_corrected(gate, result->copy, gpu_ns);
+    uint64_t left = hv_gate_corrected(gate, result->copy || result->kept, gpu_ns);
     left -= hv_debt_lower(&gate->usage->debt_ns, left);
     uint64_t wall = hv_bucket_wall_ns(left, gate->share_ppm);
     hv_bucket_give_back(&gate->usage->bucket_ns, wall);

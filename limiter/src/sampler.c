@@ -198,6 +198,14 @@ static struct hv_sample *prepare(struct hv_sampler *sampler, uint32_t device, CU
     return record_start(sample, stream, per_thread) ? sample : NULL;
 }
 
+static void note_long(struct hv_sampler *sampler, uint32_t device, CUstream stream)
+{
+    if (sampler->long_seen[device] && sampler->long_stream[device] != stream)
+        sampler->long_several[device] = true;
+    sampler->long_stream[device] = stream;
+    sampler->long_seen[device] = true;
+}
+
 struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_function *function, uint32_t device,
                                    CUstream stream, bool per_thread, uint64_t charged_ns, bool surveyed)
 {
@@ -218,11 +226,13 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         uint64_t before = hv_load_relaxed(&sampler->sampled_ns[device]);
         sample->weight_ns = sample->charged_upto > before ? sample->charged_upto - before : 0; /* another thread's came between */
         sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = sample->turn_ns =
-            sample->untold_ns = 0;
+            sample->least_ns = sample->most_ns = sample->untold_ns = 0;
         if (sample->unlearned)
             hv_add_acq_rel_32(&function->in_flight, 1);
-        if (sample->laid)
+        if (sample->laid) {
             hv_add_relaxed(&sampler->long_ns[device], sample->long_ns);
+            note_long(sampler, device, stream);
+        }
         hv_add_acq_rel_32(&sampler->pending[device], 1);
         uint32_t wanted = hv_load_relaxed_32(&sampler->surveys[device].wanted);
         sample->surveyed = surveyed && wanted != 0 && wanted <= HV_SURVEYED; /* another thread's launch may have been the last */

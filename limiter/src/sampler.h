@@ -50,6 +50,8 @@ struct hv_sample {
     uint64_t laid_ns;      /* what that has added so far, */
     uint64_t own_ns;       /* and what of it was the Pod's own turns */
     uint64_t turn_ns;      /* what turns left of its time so far to this process */
+    uint64_t least_ns;     /* the same if others had all turns that they can have, */
+    uint64_t most_ns;      /* and if they had none */
     uint64_t untold_ns;    /* of own_ns, laid down while nobody told how many turns others had */
     bool surveyed;         /* one of the launches of the survey under way */
 };
@@ -74,6 +76,9 @@ struct hv_sampler {
     uint64_t sampled_ns[HV_MAX_DEVICES];  /* sum of charges at the last sample */
     uint64_t under_way_ns[HV_MAX_DEVICES]; /* of these, with samples that have not ended */
     uint64_t long_ns[HV_MAX_DEVICES];     /* GPU time of long launches that have not ended */
+    CUstream long_stream[HV_MAX_DEVICES]; /* of the last long launch, where there was one; */
+    bool long_seen[HV_MAX_DEVICES];
+    bool long_several[HV_MAX_DEVICES];    /* there were some in others */
     uint32_t changed[HV_MAX_DEVICES];     /* 1: charges have changed since the daemon was silent, which its correction was for */
     const struct hv_function *ended_of[HV_MAX_DEVICES]; /* of the sample that has ended last */
     uint64_t longer_upto_ns[HV_MAX_DEVICES]; /* charges up to this sum are of work that takes more than they say, */
@@ -106,6 +111,7 @@ struct hv_sample_result {
     bool unfinished;   /* it goes on, and has taken more than it was charged so far; only a guess is put right so early */
     bool other;    /* the function has turned out to be other work than before */
     uint64_t missing_ns; /* launches that were charged as other work took so much more, and have ended */
+    bool kept;     /* used_ns is what it took when somebody told of turns last, so no correction is needed */
     bool copy; /* runs beside kernels and is no GPU time */
 };
 

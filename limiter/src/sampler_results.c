@@ -79,7 +79,9 @@ static void bound_clock(struct hv_event_clock *clock, const struct hv_sample *sa
 static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t begin_ns, uint64_t upto_ns, bool told)
 {
     struct hv_device_usage *usage = files->devices[sample->device];
-    uint64_t others = hv_load_relaxed(&files->control[sample->device]->others_ppm);
+    const struct hv_device_control *control = files->control[sample->device];
+    uint64_t others = hv_load_relaxed(&control->others_ppm);
+    uint64_t most_others = (hv_load_relaxed(&control->neighbours) & HV_BORROWED_SHARE_MASK) * HV_SHARE_FULL_PPM;
     if (sample->laid_upto_ns == 0) {
         sample->laid_from_ns = begin_ns;
         sample->laid_upto_ns = begin_ns;
@@ -97,10 +99,13 @@ static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t
     }
     if (!told && others == 0)
         sample->untold_ns += added;
+    own = own == 0 ? 1 : own;
     sample->own_ns += hv_own_turns(added, own, others);
-    sample->turn_ns += hv_own_turns(span, own, others) / (own == 0 ? 1 : own);
+    sample->turn_ns += hv_own_turns(span, own, others) / own;
+    sample->least_ns += hv_own_turns(span, own, most_others > others ? most_others : others) / own;
+    sample->most_ns += span / own;
     hv_add_relaxed(&usage->laid_ns, added);
-    hv_add_relaxed(&usage->crowd_ns, added * (own == 0 ? 1 : own));
+    hv_add_relaxed(&usage->crowd_ns, added * own);
 }
 
 void hv_sample_lay_unfinished(struct hv_sampler *sampler, const struct hv_files *files, struct hv_sample *sample,
@@ -203,23 +208,49 @@ static bool others_are_silent(const struct hv_files *files, uint32_t device, uin
     return hv_load_relaxed(&files->control[device]->neighbours) != 0 && !hv_neighbours_told(files, device, now_ns);
 }
 
+/* Of launches of several streams nobody can tell which was there first, and how many there are may change. */
+static void learn_length(const struct hv_sample *sample, const struct hv_measured *measured, uint64_t told)
+{
+    hv_store_relaxed_32(&sample->function->kept, 0);
+    if (sample->untold_ns == 0 && !measured->several)
+        hv_length_learn(&sample->function->length, sample->own_ns, told);
+}
+
+/* Nobody tells of others' turns any more: what the launch took when somebody did; 0: that is not known. */
+static uint64_t kept_length(const struct hv_device_control *control, const struct hv_sample *sample,
+                            const struct hv_measured *measured)
+{
+    const struct hv_length_taken taken = {sample->own_ns, sample->least_ns, sample->most_ns};
+    uint64_t kept = 0;
+    if ((hv_load_relaxed(&control->neighbours) & HV_BORROWED_SHARE_MASK) != 0 && !measured->several)
+        kept = hv_length_untold(&sample->function->length, &taken, hv_load_relaxed(&control->left_ppm));
+    hv_store_relaxed_32(&sample->function->kept, kept != 0);
+    return kept;
+}
+
 /* What of a long launch is the Pod's own. Where nobody looks any more how many
- * turns others have, and launches take much less than before, the others have
- * gone: then so much more of their time is their own that it is as before. */
-static uint64_t own_part(const struct hv_sample *sample, const struct hv_measured *measured, uint64_t others_ppm,
-                         bool silent)
+ * turns others have it is what it was; where that is not known and launches
+ * take much less than before, the others have gone: then so much more of their
+ * time is their own that it is as before. */
+static uint64_t own_part(const struct hv_device_control *control, const struct hv_sample *sample,
+                         const struct hv_measured *measured, bool silent)
 {
     bool by_itself = measured->own == 1 && !measured->beside_others; /* else who tells first of a moment is chance */
     struct hv_function *function = sample->function;
     if (!silent) {
+        uint64_t others_ppm = hv_load_relaxed(&control->others_ppm);
         if (function->own_ns != 0 && are_other_turns(measured->own, function->turns_ppm, others_ppm)) {
             function->own_ns = 0; /* they were found out better, or others have come or gone */
         }
         function->turns_ppm = others_ppm;
         function->own_ns = averaged(function->own_ns, sample->own_ns, OWN_OVER);
         function->alone_ns = function->own_ns;
+        learn_length(sample, measured, hv_load_relaxed(&control->neighbours));
         return sample->own_ns;
     }
+    uint64_t kept = kept_length(control, sample, measured);
+    if (kept != 0)
+        return kept;
     function->alone_ns = averaged(function->alone_ns, sample->own_ns, by_itself ? ALONE_OVER : OWN_OVER);
     if (function->alone_ns >= function->own_ns - function->own_ns / GONE_PART * 3 || function->alone_ns == 0)
         return sample->own_ns;
@@ -288,6 +319,7 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
     struct hv_measured measured = {.ns = result.measured_ns,
                                    .own_ns = result.measured_ns,
                                    .beside_others = runs_beside_others(sampler, sample),
+                                   .several = sampler->long_several[sample->device],
                                    .idle = sample->recorded_at_ns != 0,
                                    .held = hv_sample_is_held(files, sample->device, now_ns),
                                    .too_little = charges_are_too_little(files, sample->device),
@@ -301,10 +333,11 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
         result.guessed = sample->unlearned;
         result.began_ns = sample->laid_from_ns;
         measured.own = own_at_work(files, sample->device, now_ns);
-        result.used_ns = own_part(sample, &measured, hv_load_relaxed(&files->control[sample->device]->others_ppm),
+        result.used_ns = own_part(files->control[sample->device], sample, &measured,
                                   measured.held || others_are_silent(files, sample->device, now_ns));
         measured.own_ns = result.used_ns;
         result.untold_ns = sample->untold_ns;
+        result.kept = hv_load_relaxed_32(&sample->function->kept) != 0;
         /* For a short one the other processes have waited. */
         bool together = result.measured_ns > HV_LEARNING_NS && !measured.beside_others;
         result.turn_ns = together ? sample->turn_ns : result.used_ns;

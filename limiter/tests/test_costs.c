@@ -207,6 +207,30 @@ static void held_costs_stay(void)
     CHECK(function.cost_ns > 900000);
 }
 
+/* What has seemed to take longer since the daemon has gone, and does not any more, costs what it did, and not less. */
+static void what_rose_without_the_daemon_falls_again(void)
+{
+    struct hv_function function = {0};
+    for (int i = 0; i < 40; i++)
+        learn(&function, 1 * MS, NOT_LAID, false);
+    struct hv_measured held = {.held = true, .at_ns = 1, .own_ns = NOT_LAID, .ns = 3 * MS};
+    for (int i = 0; i < 300; i++)
+        hv_function_learn(&function, &held);
+    CHECK_EQUAL(function.cost_ns, 3 * MS);
+    for (held.ns = MS + MS / 2; held.ns >= MS; held.ns -= MS / 4)
+        for (int i = 0; i < 3; i++)
+            hv_function_learn(&function, &held);
+    CHECK_EQUAL(function.cost_ns, 1 * MS);
+    held.ns = MS - MS / 5;
+    for (int i = 0; i < 40; i++)
+        hv_function_learn(&function, &held);
+    CHECK_EQUAL(function.cost_ns, 1 * MS);
+    held.ns = MS / 10;
+    for (int i = 0; i < 40; i++)
+        hv_function_learn(&function, &held);
+    CHECK_EQUAL(function.cost_ns, MS / 10); /* other work */
+}
+
 /* Times that scatter are taken for the launch's own sooner where the driver sees more than is charged. */
 static void rises_sooner_where_charges_are_too_little(void)
 {
@@ -418,6 +442,7 @@ int main(void)
     many_at_once();
     own_turns();
     held_costs_stay();
+    what_rose_without_the_daemon_falls_again();
     rises_sooner_where_charges_are_too_little();
     other_work_is_seen_soon();
     turns_are_no_other_work();

@@ -63,6 +63,8 @@ class Daemon:
                 aligned.expect(expected_turns(ratios, own), others_busy(ratios, own))
                 ready = aligned.after(reading, files.usage, device)
                 files.shm.set_others(device, aligned.turns.value)
+                if aligned.left.ratio is not None:
+                    files.shm.set_left(device, aligned.left.ratio)
                 if ready is None:
                     continue
                 correction = self._corrections[pod][device] = self._corrections[pod][device].after(ready)

@@ -196,6 +196,30 @@ def test_what_was_measured_before_others_turns_were_known_is_forgotten(tmp_path:
     assert result.longest_later_stall_ms <= result.stall_bound_ms
 
 
+def test_long_launches_that_fill_the_card_together_stay_at_their_limits_without_the_daemon(tmp_path: Path) -> None:
+    """How many turns the other has depends on who is ahead. Taken for as many as before, who is ahead stays ahead."""
+    pods = (Load(percent=45, kernels=(12900, 23300, 32900)), Load(percent=55, kernels=(9000,), processes=3))
+    result = run(Cell(pods=pods, daemon_seconds=2, seconds=20), tmp_path)
+    assert result.percent(4, 21, pod=0) == pytest.approx(45, abs=2)
+    assert result.percent(4, 21, pod=1) == pytest.approx(55, abs=2)
+
+
+def test_without_the_daemon_long_launches_that_take_longer_are_noticed(tmp_path: Path) -> None:
+    """More than others' turns can make of them, so they are other work."""
+    load = Load(percent=30, kernels=(20000,), later=(200000,), change_ms=8000, same=True)
+    result = run(Cell(pods=(load, Load(percent=30, kernels=(10000,))), daemon_seconds=2, seconds=30), tmp_path)
+    assert result.percent(4, 8) == pytest.approx(30, abs=2)
+    assert result.percent(11, 31) == pytest.approx(30, abs=4)
+
+
+@pytest.mark.slow
+def test_turns_that_every_sample_meets_are_not_learned_without_the_daemon(tmp_path: Path) -> None:
+    """Of two launches in each turn one has the others' turns before it, for seconds always the one that is measured."""
+    pods = (Load(percent=50, kernels=(20000,), form="graph", processes=8), Load(percent=50))
+    result = run(Cell(pods=pods, daemon_seconds=2, seconds=60), tmp_path)
+    assert result.percent(30, 61, pod=1) > 48
+
+
 @pytest.mark.parametrize("daemon_seconds", [0.3, 3.0, 6.5])
 def test_neighbours_that_leave_after_the_daemon_leave_no_more_to_take(daemon_seconds: float, tmp_path: Path) -> None:
     """What of a launch is the Pod's own was found out beside one that has gone, a long or a short time before; nobody
