@@ -20,7 +20,8 @@
  * file of an earlier version has not, and takes a word that is 0 as one that
  * nobody writes. Another major version is refused.
  *   1.1  the sections of coverage and of contexts; contracted, others_ppm, neighbours, brief_ns, laid_ns,
- *        left_ppm, crowd_ns, relearned_at_ns, learning_until_ns, HV_MESSAGE_REFUSED and HV_MESSAGE_NODES_LOST
+ *        left_ppm, crowd_ns, relearned_at_ns, priced_ns, learning_until_ns, HV_MESSAGE_REFUSED and
+ *        HV_MESSAGE_NODES_LOST
  *
  * Units are in the names: bytes, ns (nanoseconds), ppm (parts per million; a
  * share of GPU time of 1 000 000 ppm is the whole device). Every time is
@@ -259,7 +260,8 @@ struct hv_device_usage {
     uint64_t debt_ns;        /* GPU time that was used beyond its charges and is still to be paid */
     uint64_t retired0;       /* processes of 1.0 write the moment here up to which they have settled; nobody else uses it */
     uint64_t returned_ns;    /* wall time of charges that were given back because the work took less; ever increasing */
-    uint64_t line1[2];
+    uint64_t priced_ns;      /* the same of those given back because others turned out to have turns; ever increasing */
+    uint64_t line1[1];
     uint64_t host_bytes;     /* pinned host memory, same protocol as total */
     uint64_t line2[7];
     uint64_t charged_ns;     /* GPU time charged since the file was made */
@@ -316,7 +318,7 @@ struct hv_learned_cost {
     uint64_t updated_at_ns;
     uint32_t device;      /* index in hv_limits.devices */
     uint32_t kind;        /* 0 kernel, 1 graph, 2 memset or copy */
-    uint64_t learning_until_ns; /* some process measures it for the first time; the others wait until then at most. UINT64_MAX: measured before anybody told how many turns others have */
+    uint64_t learning_until_ns; /* some process measures it for the first time; the others wait until then at most. Near UINT64_MAX: measured before anybody told how many turns others have */
     char name[HV_FUNCTION_NAME_BYTES]; /* may be cut; NUL-terminated */
 };
 
@@ -459,6 +461,7 @@ HV_ASSERT_OFFSET(hv_device_usage, bucket_share_ppm, 80);
 HV_ASSERT_OFFSET(hv_device_usage, debt_ns, 88);
 HV_ASSERT_OFFSET(hv_device_usage, retired0, 96);
 HV_ASSERT_OFFSET(hv_device_usage, returned_ns, 104);
+HV_ASSERT_OFFSET(hv_device_usage, priced_ns, 112);
 HV_ASSERT_OFFSET(hv_device_usage, host_bytes, 128);
 HV_ASSERT_OFFSET(hv_device_usage, charged_ns, 192);
 HV_ASSERT_OFFSET(hv_device_usage, brief_ns, 200);

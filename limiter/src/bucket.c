@@ -29,12 +29,20 @@ static uint64_t window_ns(const struct hv_bucket_terms *terms)
     return window > HV_BUCKET_SMALLEST_WINDOW_NS ? window : HV_BUCKET_SMALLEST_WINDOW_NS;
 }
 
+/* From when on time in which nothing was charged was idle time. Who waited to learn its charge had work then. */
+static uint64_t idle_until(const struct hv_bucket_terms *terms, uint64_t now_ns)
+{
+    return terms->since_ns != 0 && terms->since_ns < now_ns ? terms->since_ns : now_ns;
+}
+
 /* The word as it counts now: idle time is not saved up, and a word that no
  * charge can have left is brought back. */
 static uint64_t arrival_at(uint64_t word, const struct hv_bucket_terms *terms, uint64_t now_ns)
 {
+    if (word < idle_until(terms, now_ns))
+        return idle_until(terms, now_ns);
     if (word < now_ns)
-        return now_ns;
+        return word;
     if (word - now_ns > hv_bucket_wall_ns(terms->debt_ns, terms->share_ppm) + HV_BUCKET_IMPLAUSIBLE_NS +
                             terms->waiters * HV_BUCKET_WAITER_NS)
         return now_ns + window_ns(terms);
@@ -96,8 +104,9 @@ uint64_t hv_debt_take(uint64_t *debt, const uint64_t *bucket, const struct hv_bu
     if (hv_likely(word == 0))
         return 0;
     uint64_t ahead_until = hv_load_relaxed(bucket);
+    uint64_t idle = idle_until(terms, now_ns);
     uint64_t paid_by_idling =
-        ahead_until != 0 && ahead_until < now_ns ? hv_bucket_gpu_ns(now_ns - ahead_until, terms->share_ppm) : 0;
+        ahead_until != 0 && ahead_until < idle ? hv_bucket_gpu_ns(idle - ahead_until, terms->share_ppm) : 0;
     uint64_t due, next;
     do {
         uint64_t left = word > terms->debt_ns ? terms->debt_ns : word; /* not written by us */

@@ -52,6 +52,7 @@ struct hv_bucket_terms {
     uint64_t burst_ns;   /* GPU time */
     uint64_t debt_ns;    /* GPU time */
     uint32_t waiters;    /* whose charges are ahead of the clock */
+    uint64_t since_ns;   /* when who is charged now began to wait for what it is to be charged; 0: not before now */
 };
 
 /* Put gpu_ns on the bucket. Returns the time from which the work may start;

@@ -5,19 +5,33 @@
 
 #include "attach.h"
 #include "bucket.h"
+#include "coverage.h"
 #include "driver.h"
 
 #define PROBES 16
 #define NOT_PUBLISHABLE UINT64_MAX
-#define LEARNED_UNTOLD UINT64_MAX /* for learning_until_ns, which has no meaning any more by then */
+/* For learning_until_ns, which has no meaning any more by then: how many processes of the Pod were at work meanwhile, in
+ * parts, is what the word is less than UINT64_MAX by. */
+#define UNTOLD_PARTS UINT64_C(1024)
+#define LEARNED_UNTOLD (UINT64_MAX - HV_PROCESS_SLOTS * UNTOLD_PARTS)
 
 /* Others do not wait as long for a function that is known to be short, and only not known well. */
 #define LEARNING_SHORT_NS UINT64_C(20000000)
 #define ENOUGH_SAMPLES 3
+/* How often it says so to those who wait, while its launch is under way. */
+#define MEASURES_ON_EVERY_NS UINT64_C(10000000)
 /* Launches of all processes over which a long one's own time is averaged. */
 #define AVERAGED_OVER 32
-/* A longer one is measured by each process for itself: the table is open to be scribbled into. */
-#define MOST_BELIEVED_NS UINT64_C(200000000)
+/* A longer one is measured by each process for itself: the table is open to be scribbled into, by the Pod's own processes,
+ * who can make the others wait no longer with it than with the bucket's word. */
+#define MOST_BELIEVED_NS HV_BUCKET_IMPLAUSIBLE_NS
+
+/* Which function this process measures for the others, until when they wait for it as it has told them last. One for each
+ * device; of two at once the later one is remembered, and the other is measured as if by another process. */
+static struct hv_measuring {
+    uint64_t published;
+    uint64_t until_ns;
+} measuring[HV_MAX_DEVICES];
 
 static const char *name_of(const struct hv_function *function)
 {
@@ -92,6 +106,20 @@ static bool is_entered(struct hv_function *function)
     return published != 0 && published != NOT_PUBLISHABLE;
 }
 
+static bool is_measured_here(const struct hv_function *function, uint64_t until_ns)
+{
+    const struct hv_measuring *mine = &measuring[function->device % HV_MAX_DEVICES];
+    return until_ns != 0 && hv_load_relaxed(&mine->until_ns) == until_ns &&
+           hv_load_relaxed(&mine->published) == hv_load_relaxed(&function->published);
+}
+
+static void note_measuring(const struct hv_function *function, uint64_t until_ns)
+{
+    struct hv_measuring *mine = &measuring[function->device % HV_MAX_DEVICES];
+    hv_store_relaxed(&mine->published, hv_load_relaxed(&function->published));
+    hv_store_relaxed(&mine->until_ns, until_ns);
+}
+
 bool hv_costs_settled(struct hv_function *function, uint64_t now_ns)
 {
     if (!is_entered(function))
@@ -107,43 +135,86 @@ bool hv_costs_settled(struct hv_function *function, uint64_t now_ns)
         return true;
     }
     uint64_t until = hv_load_relaxed(&entry->learning_until_ns);
+    if (cost != 0 && is_measured_here(function, until))
+        return true; /* whoever measures it goes on: it is who finds out whether the first time was right */
     uint64_t least = cost == 0 ? 0 : HV_LEARNING_NS - LEARNING_SHORT_NS; /* left when others go on */
     if (until > now_ns + least && until - now_ns <= HV_LEARNING_NS)
         return false;
-    return hv_cas_acq_rel(&entry->learning_until_ns, &until, now_ns + HV_LEARNING_NS);
+    if (!hv_cas_acq_rel(&entry->learning_until_ns, &until, now_ns + HV_LEARNING_NS))
+        return false;
+    note_measuring(function, now_ns + HV_LEARNING_NS);
+    return true;
 }
 
-void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t turn_ns, bool told)
+void hv_costs_measures_on(const struct hv_function *function, uint64_t now_ns)
+{
+    uint64_t published = hv_load_relaxed(&function->published);
+    if (published == 0 || published == NOT_PUBLISHABLE)
+        return;
+    struct hv_learned_cost *entry = entry_at(published - 1);
+    uint64_t until = hv_load_relaxed(&entry->learning_until_ns), next = now_ns + HV_LEARNING_NS;
+    if (!is_measured_here(function, until) || next - until < MEASURES_ON_EVERY_NS)
+        return;
+    if (hv_cas_acq_rel(&entry->learning_until_ns, &until, next))
+        note_measuring(function, next);
+}
+
+/* What was learned while nobody told of others' turns is less by them; whoever comes first does it for all. */
+static void price(struct hv_learned_cost *entry, uint64_t others_ppm)
+{
+    uint64_t marked = hv_load_relaxed(&entry->learning_until_ns);
+    uint64_t cost = hv_load_relaxed(&entry->cost_ns), next;
+    if (marked < LEARNED_UNTOLD || !hv_cas_acq_rel(&entry->learning_until_ns, &marked, 0))
+        return;
+    uint64_t own = (UINT64_MAX - marked) * HV_SHARE_FULL_PPM; /* below 2^40, and so are the others' */
+    uint64_t others = (others_ppm < HV_MOST_OTHERS_PPM ? others_ppm : HV_MOST_OTHERS_PPM) * UNTOLD_PARTS;
+    do {
+        next = own == 0 ? cost : (uint64_t)((unsigned __int128)cost * own / (own + others)); /* at most cost */
+    } while (!hv_cas_relaxed(&entry->cost_ns, &cost, next));
+}
+
+void hv_costs_average(struct hv_function *function, const struct hv_sample_result *result, uint64_t others_ppm)
 {
     if (!is_entered(function))
         return;
     struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
+    bool told = result->untold_ns == 0;
+    if (told)
+        price(entry, others_ppm);
     uint64_t mean = hv_load_relaxed(&entry->cost_ns); /* carries no other data */
     uint64_t next;
-    if (!told && mean == 0)
-        hv_store_relaxed(&entry->learning_until_ns, LEARNED_UNTOLD);
+    if (!told && mean == 0) {
+        uint64_t turns = result->turn_ns == 0 ? 1 : result->turn_ns;
+        unsigned __int128 at_work = (unsigned __int128)result->measured_ns * UNTOLD_PARTS / turns;
+        uint64_t most = UINT64_MAX - LEARNED_UNTOLD;
+        uint64_t parts = at_work < UNTOLD_PARTS ? UNTOLD_PARTS : at_work < most ? (uint64_t)at_work : most;
+        hv_store_relaxed(&entry->learning_until_ns, UINT64_MAX - parts);
+    }
     do {
-        next = mean == 0 ? turn_ns : mean - mean / AVERAGED_OVER + own_ns / AVERAGED_OVER;
+        next = mean == 0 ? result->turn_ns : mean - mean / AVERAGED_OVER + result->used_ns / AVERAGED_OVER;
     } while (!hv_cas_relaxed(&entry->cost_ns, &mean, next));
     hv_store_relaxed(&function->cost_ns, next == 0 ? 1 : next);
 }
 
-void hv_costs_price(struct hv_function *function, uint32_t own_ppm)
+void hv_costs_price(struct hv_function *function, uint64_t others_ppm)
 {
     if (!is_entered(function))
         return;
     struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
-    uint64_t untold = LEARNED_UNTOLD;
-    uint64_t cost = hv_load_relaxed(&entry->cost_ns);
-    if (hv_cas_acq_rel(&entry->learning_until_ns, &untold, 0)) /* whoever comes first does it for all */
-        while (!hv_cas_relaxed(&entry->cost_ns, &cost, hv_bucket_gpu_ns(cost, own_ppm))) { /* the same product */
-        }
+    price(entry, others_ppm);
     if (hv_load_relaxed_32(&function->is_long) == 0 || hv_load_relaxed(&entry->cost_ns) == 0)
         return;
     function->own_ns = function->alone_ns = 0; /* averages with others' turns in them */
     function->length = (struct hv_length){0};
     function->mean_ns = hv_load_relaxed(&entry->cost_ns);
     hv_store_relaxed(&function->cost_ns, function->mean_ns);
+}
+
+uint64_t hv_costs_charge(const struct hv_function *function)
+{
+    uint64_t cost = hv_load_relaxed(&function->cost_ns);
+    uint64_t first_cost = hv_load_relaxed(&function->first_cost_ns);
+    return cost != 0 ? cost : first_cost != 0 ? first_cost : HV_GUESSED_COST_NS;
 }
 
 void hv_costs_begin_anew(struct hv_function *function)

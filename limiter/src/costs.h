@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "functions.h"
+#include "sampler.h"
 
 /* How long others wait for the first time of a function: were they all to begin with a guess, the last would wait for
  * all of them afterwards. Not long, for it may be waiting for them, as the ranks of a collective do. */
@@ -26,15 +27,21 @@ void hv_costs_publish(struct hv_function *function, uint64_t now_ns);
  * is stopped meanwhile holds up nobody for long. */
 bool hv_costs_settled(struct hv_function *function, uint64_t now_ns);
 
-/* A long launch has taken so much own GPU time: its function costs the mean over
- * all processes of the Pod. Which of several that run by turns is the first to
- * tell of a moment is chance, and would make one pay for others; so the first
- * time counts as what turns left of it. told: how many turns others have is known;
- * else hv_costs_price() follows. */
-void hv_costs_average(struct hv_function *function, uint64_t own_ns, uint64_t turn_ns, bool told);
+/* A launch that is measured so has not ended yet: the others go on waiting. */
+void hv_costs_measures_on(const struct hv_function *function, uint64_t now_ns);
 
-/* Others turn out to have had turns on the device while its cost was learned: of that, own_ppm is the Pod's own. */
-void hv_costs_price(struct hv_function *function, uint32_t own_ppm);
+/* A long launch has ended: its function costs the mean over all processes of the
+ * Pod. Which of several that run by turns is the first to tell of a moment is
+ * chance, and would make one pay for others; so the first time counts as what
+ * turns left of it. Measured before anybody told how many turns others have, it
+ * is priced once somebody does: in the next one of these, or by hv_costs_price(). */
+void hv_costs_average(struct hv_function *function, const struct hv_sample_result *result, uint64_t others_ppm);
+
+/* Others turn out to have had so many turns on the device while its cost was learned. */
+void hv_costs_price(struct hv_function *function, uint64_t others_ppm);
+
+/* What a launch of it is charged now. */
+uint64_t hv_costs_charge(const struct hv_function *function);
 
 /* It is other work than before: what all processes have found out about it is nothing any more. */
 void hv_costs_begin_anew(struct hv_function *function);

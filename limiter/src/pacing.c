@@ -43,32 +43,34 @@ static void pass_freeze(struct hv_gate *gate)
     }
 }
 
-static uint64_t cost_of(const struct hv_function *function)
-{
-    uint64_t cost = hv_load_relaxed(&function->cost_ns);
-    uint64_t first_cost = hv_load_relaxed(&function->first_cost_ns);
-    return cost != 0 ? cost : first_cost != 0 ? first_cost : HV_GUESSED_COST_NS;
-}
-
 /* Is more than that left of the process's work? Half of what may be unfinished, or of a launch: the other half is for what
  * the pace of the work may be wrong by. */
-static bool is_much_left(const struct hv_gate *gate, const struct hv_function *function)
+static bool is_much_left(const struct hv_gate *gate)
 {
-    uint64_t half = (cost_of(function) > UNFINISHED_NS ? cost_of(function) : UNFINISHED_NS) / 2;
+    uint64_t cost = hv_costs_charge(gate->function);
+    uint64_t half = (cost > UNFINISHED_NS ? cost : UNFINISHED_NS) / 2;
     return hv_sampler_left_ns(&gate->process->sampler, gate->device, gate->now_ns) > half;
 }
 
-static bool must_wait_for_work(const struct hv_gate *gate, struct hv_function *function)
+/* What its launch is to be charged is being found out, by a launch of this process or of another one. */
+static bool must_wait_for_cost(const struct hv_gate *gate)
 {
-    const struct hv_sampler *sampler = &gate->process->sampler;
-    bool unlearned = hv_load_relaxed(&function->cost_ns) == 0;
+    struct hv_function *function = gate->function;
+    if (hv_load_relaxed(&function->cost_ns) != 0)
+        return false;
     /* A short one is measured by itself first: what runs beside it would lengthen it. */
     bool known = hv_load_relaxed_32(&function->first_measured) != 0 && hv_load_relaxed(&function->first_cost_ns) >= HV_LONG_NS;
-    if (unlearned && !known && hv_load_acquire_32(&function->in_flight) >= UNLEARNED_IN_FLIGHT)
+    if (!known && hv_load_acquire_32(&function->in_flight) >= UNLEARNED_IN_FLIGHT)
         return true;
-    if (hv_load_acquire_32(&sampler->pending[gate->device]) >= UNFINISHED_SAMPLES && is_much_left(gate, function))
-        return true;
-    return unlearned && !hv_costs_settled(function, gate->now_ns);
+    bool in_vain = hv_load_relaxed_32(&gate->process->sampler.waited_in_vain) != 0;
+    if (in_vain && gate->now_ns - gate->waits_since_ns >= HV_LEARNING_NS)
+        return false;
+    return !hv_costs_settled(function, gate->now_ns);
+}
+
+static bool must_wait_for_room(const struct hv_gate *gate)
+{
+    return hv_load_acquire_32(&gate->process->sampler.pending[gate->device]) >= UNFINISHED_SAMPLES && is_much_left(gate);
 }
 
 /* Who has each eighth turn only gets as far in eight times as long. */
@@ -81,13 +83,15 @@ static uint64_t patience_ns(const struct hv_gate *gate, uint32_t before)
     return slowed > doubled ? slowed : doubled;
 }
 
-static void wait_for_work(struct hv_gate *gate, struct hv_function *function)
+/* False: it has waited as long as it may, because what it waits for may be waiting for this launch. */
+static bool wait_while(bool (*must_wait)(const struct hv_gate *), struct hv_gate *gate)
 {
+    struct hv_function *function = gate->function;
     uint64_t nap = FIRST_NAP_NS;
     uint64_t began = gate->now_ns;
     uint32_t before = hv_load_relaxed_32(&function->impatient);
     bool patient = true;
-    while (gate->share_ppm < HV_SHARE_FULL_PPM && must_wait_for_work(gate, function) &&
+    while (gate->share_ppm < HV_SHARE_FULL_PPM && must_wait(gate) &&
            (patient = gate->now_ns - began < patience_ns(gate, before))) {
         hv_gate_wait(gate, gate->now_ns + nap);
         nap = nap * 2 < LONGEST_NAP_NS ? nap * 2 : LONGEST_NAP_NS;
@@ -96,6 +100,44 @@ static void wait_for_work(struct hv_gate *gate, struct hv_function *function)
     }
     if (!patient)
         hv_store_relaxed_32(&function->impatient, before + 1);
+    return patient;
+}
+
+/* The place will be as of when the launch came, for it had work for the device all the while. */
+static void wait_for_cost(struct hv_gate *gate)
+{
+    uint64_t began = gate->waits_since_ns = gate->now_ns;
+    bool others = hv_load_acquire_32(&gate->function->in_flight) == 0;
+    if (!wait_while(must_wait_for_cost, gate) && others) /* work that waits for its peers does so again with the next function */
+        hv_store_relaxed_32(&gate->process->sampler.waited_in_vain, 1);
+    if (gate->now_ns == began)
+        gate->waits_since_ns = 0;
+}
+
+/* Those in other processes who have waited for the same cost look for it each LONGEST_NAP_NS. They came before whatever
+ * this process launches next, and are to have their places before it. */
+static void let_others_take_their_places(struct hv_gate *gate)
+{
+    if (gate->waits_since_ns == 0 || hv_load_relaxed_32(&gate->function->is_long) == 0)
+        return;
+    hv_gate_wait(gate, gate->now_ns + LONGEST_NAP_NS);
+    hv_gate_look(gate);
+}
+
+/* Take a place, wait for it and for room, in any order that is the shortest: behind a long launch that is under way both
+ * take long, and the place comes meanwhile. Returns what was paid. */
+static uint64_t pay_and_wait_for_room(struct hv_gate *gate, bool copy, uint64_t charged)
+{
+    bool behind_long = charged >= HV_LONG_NS || hv_load_relaxed(&gate->process->sampler.long_ns[gate->device]) != 0;
+    uint64_t credit = hv_thread.credit_ns, paid = 0;
+    if (!behind_long)
+        (void)wait_while(must_wait_for_room, gate);
+    if (credit < charged)
+        paid = hv_gate_pay(gate, copy, charged, charged - credit);
+    let_others_take_their_places(gate);
+    if (behind_long)
+        (void)wait_while(must_wait_for_room, gate);
+    return paid;
 }
 
 static bool should_sample(const struct hv_gate *gate, const struct hv_function *function)
@@ -221,23 +263,37 @@ static struct hv_function *function_of(const struct hv_gate *gate, const struct 
     return hv_function_enter(&gate->process->functions, key, &identity);
 }
 
+static void note_stream(const struct hv_gate *gate, const struct hv_launch *launch)
+{
+    struct hv_sampler *sampler = &gate->process->sampler;
+    uint64_t stream = (uint64_t)(uintptr_t)launch->stream << 2 | (uint64_t)launch->per_thread << 1 | 1; /* only has to differ */
+    uint64_t seen = hv_load_relaxed(&sampler->stream_seen[gate->device]);
+    if (seen == 0)
+        hv_store_relaxed(&sampler->stream_seen[gate->device], stream);
+    else if (seen != stream && hv_load_relaxed_32(&sampler->streams_differ[gate->device]) == 0)
+        hv_store_relaxed_32(&sampler->streams_differ[gate->device], 1);
+}
+
 static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurable)
 {
     struct hv_thread *thread = &hv_thread;
-    struct hv_function *function = function_of(gate, launch);
+    struct hv_function *function = gate->function = function_of(gate, launch);
     bool copy = launch->kind == HV_LAUNCH_COPY;
+    note_stream(gate, launch);
     hv_gate_poll(gate);
     hv_untold_price(gate, function);
-    wait_for_work(gate, function);
+    wait_for_cost(gate);
     hv_untold_price(gate, function); /* the word may have come meanwhile */
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
-    uint64_t work = cost_of(function), charged = work;
+    uint64_t work = hv_costs_charge(function), charged = work;
     bool is_long = hv_load_relaxed_32(&function->is_long) != 0;
     if (is_long) /* what overlaps is off already */
         charged = hv_bucket_wall_ns(charged, gate->overlap_ppm); /* the same quotient */
-    if (thread->credit_ns < charged) {
-        uint64_t paid = hv_gate_pay(gate, copy || hv_load_relaxed_32(&function->kept) != 0, charged >= HV_LONG_NS, charged - thread->credit_ns);
+    uint64_t paid = pay_and_wait_for_room(gate, copy || hv_load_relaxed_32(&function->kept) != 0, charged);
+    if (paid != 0) {
         thread->credit_ns += paid;
+        charged = charged < thread->credit_ns ? charged : thread->credit_ns; /* others turned out to have turns */
+        work = work < charged ? work : charged;
         count_charge(gate, copy, paid, is_long && paid > charged - work ? paid - (charged - work) : paid);
     }
     if (gate->share_ppm >= HV_SHARE_FULL_PPM)
@@ -255,8 +311,10 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
     if (measurable && (surveyed || should_sample(gate, function))) /* last: from here the device may be waiting for us */
         launch->sample = hv_sampler_begin(sampler, function, gate->device, launch->stream,
                                           launch->per_thread, charged, surveyed);
-    if (launch->sample != NULL)
+    if (launch->sample != NULL) {
+        launch->sample->unplaced = gate->unplaced;
         sample_next(function, launch->sample, !sampler->surveys[gate->device].several);
+    }
     if (launch->sample != NULL && launch->sample->laid) /* counted by what it turns out to take */
         hv_sub_relaxed(&gate->usage->brief_ns, hv_gate_overlapped(gate, charged));
     hv_gate_tell_unfinished(gate);

@@ -1,7 +1,13 @@
 #include "pacing_gate.h"
 
+#include "coverage.h"
+#include "sampler_results.h"
+
 /* The daemon says a word each half second. */
 #define NO_WORD_NS (700 * NS_PER_MS)
+
+/* By so much of them others' turns may be known too low. */
+#define TURNS_OFF_PART 16
 
 uint64_t hv_gate_overlapped(const struct hv_gate *gate, uint64_t cost_ns)
 {
@@ -11,6 +17,23 @@ uint64_t hv_gate_overlapped(const struct hv_gate *gate, uint64_t cost_ns)
 uint64_t hv_gate_corrected(const struct hv_gate *gate, bool copy, uint64_t gpu_ns)
 {
     return copy ? gpu_ns : hv_bucket_gpu_ns(gpu_ns, gate->correction_ppm); /* the same product */
+}
+
+bool hv_gate_turns_hold(const struct hv_gate *gate)
+{
+    const struct hv_function *function = gate->function;
+    if (hv_load_relaxed_32(&gate->process->sampler.streams_differ[gate->device]) != 0 && function->kind != HV_FUNCTION_GRAPH)
+        return false; /* let go together they also end together, and whoever comes then waits for all of them */
+    bool told = hv_neighbours_told(hv_files(), gate->device, gate->now_ns);
+    if (!told && (function->own_ns == 0 || hv_others_have_gone(function)))
+        return false; /* nobody looks, and its own launches do not say that the others are still there */
+    /* Each of the others has all the turns it can have. Of those that have less nobody knows what they would take. */
+    uint64_t processes = hv_load_relaxed(&gate->control->neighbours) & HV_BORROWED_SHARE_MASK;
+    uint64_t most = processes * HV_SHARE_FULL_PPM; /* below 2^41 */
+    if (processes == 0 || hv_load_relaxed(&gate->control->others_ppm) < most - most / TURNS_OFF_PART)
+        return false;
+    uint32_t own = hv_slots_at_work_since(&hv_files()->slots, gate->device, 0); /* whether they are at work or not */
+    return own != 0 && gate->share_ppm > hv_own_turns(HV_SHARE_FULL_PPM, own, most);
 }
 
 struct hv_bucket_terms hv_gate_bucket_terms(const struct hv_gate *gate)

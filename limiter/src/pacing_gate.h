@@ -22,11 +22,14 @@ struct hv_gate {
     const struct hv_device_control *control;
     struct hv_device_usage *usage;
     struct hv_device_terms terms;
+    struct hv_function *function; /* of the launch; NULL until it is known */
     uint32_t device;
     uint32_t share_ppm; /* HV_SHARE_FULL_PPM: not limited */
     uint32_t correction_ppm;
     uint32_t overlap_ppm; /* what of a cost is GPU time: see hv_survey_overlap_ppm */
     uint64_t now_ns;
+    bool unplaced;           /* what its launch is charged has no place in the bucket */
+    uint64_t waits_since_ns; /* for what its launch is to be charged; 0: it did not wait for that */
 };
 
 /* False: the launch passes without a gate, or not at all where *refused says so. */
@@ -44,6 +47,10 @@ uint64_t hv_gate_overlapped(const struct hv_gate *gate, uint64_t cost_ns);
 /* The driver does not count copies as GPU time, so they are neither corrected nor compared with it. */
 uint64_t hv_gate_corrected(const struct hv_gate *gate, bool copy, uint64_t gpu_ns);
 
+/* Do others' turns leave the Pod less than its share, with a turn for each of its processes? Then its long launches
+ * have nothing to wait for: however many are let go, others have their turns. As far as the daemon tells. */
+bool hv_gate_turns_hold(const struct hv_gate *gate);
+
 struct hv_bucket_terms hv_gate_bucket_terms(const struct hv_gate *gate);
 
 /* What the daemon compares with the driver's account. brief: it is not laid on the line of moments. */
@@ -54,8 +61,8 @@ void hv_gate_poll(struct hv_gate *gate);
 
 void hv_gate_tell_unfinished(struct hv_gate *gate);
 
-/* Take a place in the bucket and wait for it; what was paid, a slice for later
- * launches included. 0: the limit was lifted meanwhile. */
-uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, bool is_long, uint64_t cost_ns);
+/* Of a launch that is charged so much cost_ns are to be paid. Take a place in the bucket and wait for it; what was paid, a
+ * slice for later launches included, and less where the charge turned out to be too high. 0: the limit was lifted meanwhile. */
+uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, uint64_t charge_ns, uint64_t cost_ns);
 
 #endif

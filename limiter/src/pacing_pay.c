@@ -1,4 +1,5 @@
 #include "pacing_gate.h"
+#include "costs.h"
 #include "pacing_untold.h"
 
 /* How much GPU time is paid for in one go, in wall time of the bucket: small
@@ -9,6 +10,7 @@
 /* Longest time between two looks of one who waits for its place: places move up
  * when others get back what they were charged too much. */
 #define LOOK_AGAIN_NS (5 * NS_PER_MS)
+#define LOOK_SOON_NS NS_PER_MS /* where a word about others' turns will move them up by much, soon */
 
 /* Devices of one Pod let launches go at common moments, so that the ranks of a
  * collective that wait on several of them go on together. Less than half of the
@@ -51,13 +53,16 @@ static void forget_lost_waiters(struct hv_gate *gate)
         hv_store_relaxed_32(&gate->usage->waiters, 0);
 }
 
-/* Where the place is now that stood at start when *returned was the sum of what was given back. */
-static uint64_t moved_up(const struct hv_gate *gate, uint64_t start, uint64_t *returned)
+/* What has been given back so far. The words only increase; scribbled over, they end a wait too early. */
+struct back {
+    uint64_t returned_ns; /* of launches that have ended: all who wait have their places behind them */
+    uint64_t priced_ns;   /* of places that were taken while nobody told how many turns others had */
+};
+
+static struct back given_back(const struct hv_gate *gate)
 {
-    uint64_t now_returned = hv_load_relaxed(&gate->usage->returned_ns);
-    uint64_t moved = now_returned - *returned; /* ever increasing; scribbled over, it ends this wait too early */
-    *returned = now_returned;
-    return start > moved ? start - moved : 0;
+    return (struct back){.returned_ns = hv_load_relaxed(&gate->usage->returned_ns),
+                         .priced_ns = hv_load_relaxed(&gate->usage->priced_ns)};
 }
 
 static uint64_t in_step(const struct hv_gate *gate, uint64_t start)
@@ -65,46 +70,131 @@ static uint64_t in_step(const struct hv_gate *gate, uint64_t start)
     return gate->terms.device_count > 1 && start > gate->now_ns ? (start + STEP_NS - 1) / STEP_NS * STEP_NS : start;
 }
 
+static uint64_t scaled(uint64_t value, uint64_t by, uint64_t over)
+{
+    return over == 0 ? value : (uint64_t)((unsigned __int128)value * by / over); /* by is at most over */
+}
+
+/* A place that was taken while nobody told how many turns others have. What it was taken for is half theirs then. */
+struct place {
+    uint64_t charge_ns; /* of the launch */
+    uint64_t cost_ns; /* asked for */
+    uint64_t paid_ns; /* that, and a slice beyond it */
+    uint64_t all_ns;  /* GPU time of that, */
+    uint64_t placed_ns; /* of which so much has a place in the bucket; the rest is owed */
+    uint64_t wall_ns; /* of the place */
+    uint64_t start_ns;
+    bool untold;
+};
+
+/* Now somebody has told: the charge is that of the own time, and so are those before it, which were all taken like it and
+ * see it for themselves. Those who came since then have their places behind all of them. */
+static void price_place(struct hv_gate *gate, struct place *place)
+{
+    uint64_t before = place->charge_ns;
+    hv_untold_price(gate, gate->function);
+    (void)hv_costs_settled(gate->function, gate->now_ns); /* what others have measured is priced as well */
+    uint64_t after = hv_bucket_wall_ns(hv_costs_charge(gate->function), gate->overlap_ppm); /* the same quotient */
+    if (after >= before)
+        return; /* nobody is there: what is owed is owed */
+    uint64_t own = scaled(place->all_ns, after, before);
+    uint64_t placed = own < place->placed_ns ? own : place->placed_ns;
+    uint64_t back = hv_bucket_wall_ns(place->placed_ns - placed, gate->share_ppm);
+    back = back < place->wall_ns ? back : place->wall_ns;
+    hv_bucket_give_back(&gate->usage->bucket_ns, back);
+    hv_add_relaxed(&gate->usage->priced_ns, back);
+    hv_debt_lower(&gate->usage->debt_ns, place->all_ns - place->placed_ns - (own - placed));
+    if (place->start_ns > gate->now_ns)
+        place->start_ns = gate->now_ns + scaled(place->start_ns - gate->now_ns, place->wall_ns - back, place->wall_ns);
+    place->wall_ns -= back;
+    place->charge_ns = after;
+    place->all_ns = own;
+    place->placed_ns = placed;
+    place->cost_ns = scaled(place->cost_ns, after, before);
+    place->paid_ns = scaled(place->paid_ns, after, before);
+}
+
+static void take_place(struct hv_gate *gate, const struct hv_bucket_terms *terms, bool copy, bool is_long,
+                       struct place *place, uint64_t *repaid)
+{
+    gate->unplaced = is_long && hv_gate_turns_hold(gate);
+    if (gate->unplaced) {
+        *place = (struct place){.charge_ns = place->charge_ns,
+                                .cost_ns = place->cost_ns,
+                                .paid_ns = place->cost_ns,
+                                .start_ns = gate->now_ns};
+        *repaid = 0;
+        return;
+    }
+    place->paid_ns = place->cost_ns + hv_bucket_gpu_ns(SLICE_WALL_NS / waiting(gate), gate->share_ppm);
+    uint64_t most = place->paid_ns / (place->cost_ns > SELDOM_NS ? REPAID_SELDOM_PART : REPAID_PART);
+    *repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, terms, most, gate->now_ns);
+    place->all_ns = hv_gate_corrected(gate, copy, hv_gate_overlapped(gate, place->paid_ns));
+    place->placed_ns = is_long ? hv_untold_placed(gate, place->all_ns) : place->all_ns;
+    place->untold = place->placed_ns < place->all_ns;
+    place->start_ns =
+        hv_bucket_charge(&gate->usage->bucket_ns, terms, place->placed_ns + *repaid, gate->now_ns, &place->wall_ns);
+    hv_debt_add(&gate->usage->debt_ns, terms, place->all_ns - place->placed_ns);
+}
+
+/* Where the place is now, after what has been given back since *before. */
+static void move_up(struct place *place, struct back *before, struct back now)
+{
+    uint64_t moved = now.returned_ns - before->returned_ns;
+    if (!place->untold)
+        moved += now.priced_ns - before->priced_ns;
+    place->start_ns = place->start_ns > moved ? place->start_ns - moved : 0;
+    *before = now;
+}
+
+static void wait_for_place(struct hv_gate *gate, const struct hv_bucket_terms *terms, struct place *place,
+                           struct back before)
+{
+    uint64_t generation = gate->terms.generation;
+    bool priced = !place->untold;
+    count_waiter(gate);
+    place->start_ns = in_step(gate, place->start_ns);
+    while (place->start_ns > gate->now_ns && gate->terms.generation == generation && gate->share_ppm == terms->share_ppm) {
+        uint64_t nap = priced ? LOOK_AGAIN_NS : LOOK_SOON_NS;
+        hv_gate_wait(gate, place->start_ns - gate->now_ns < nap ? place->start_ns : gate->now_ns + nap);
+        hv_gate_look(gate);
+        if (!priced && hv_untold_is_told(gate)) {
+            price_place(gate, place);
+            priced = true;
+        }
+        hv_gate_poll(gate);
+        move_up(place, &before, given_back(gate));
+        place->start_ns = in_step(gate, place->start_ns);
+    }
+    count_off_waiter(gate);
+}
+
 /* On news the place is given back and taken anew at the share then in force. */
-uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, bool is_long, uint64_t cost_ns)
+uint64_t hv_gate_pay(struct hv_gate *gate, bool copy, uint64_t charge_ns, uint64_t cost_ns)
 {
     uint64_t began = gate->now_ns;
     bool waited = false;
-    uint64_t paid = 0;
+    bool is_long = charge_ns >= HV_LONG_NS;
+    struct place place = {.charge_ns = charge_ns, .cost_ns = cost_ns};
     forget_lost_waiters(gate);
     while (gate->share_ppm < HV_SHARE_FULL_PPM) {
         struct hv_bucket_terms terms = hv_gate_bucket_terms(gate);
-        uint64_t generation = gate->terms.generation;
-        uint64_t wall;
-        uint64_t returned = hv_load_relaxed(&gate->usage->returned_ns);
-        uint32_t rank = waiting(gate);
-        paid = cost_ns + hv_bucket_gpu_ns(SLICE_WALL_NS / rank, gate->share_ppm); /* a slice beyond the launch itself */
-        uint64_t most = paid / (cost_ns > SELDOM_NS ? REPAID_SELDOM_PART : REPAID_PART);
-        uint64_t repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, &terms, most, gate->now_ns);
-        uint64_t all = hv_gate_corrected(gate, copy, hv_gate_overlapped(gate, paid));
-        uint64_t placed = is_long ? hv_untold_placed(gate, all) : all;
-        uint64_t start = hv_bucket_charge(&gate->usage->bucket_ns, &terms, placed + repaid, gate->now_ns, &wall);
-        hv_debt_add(&gate->usage->debt_ns, &terms, all - placed);
-        if (start > gate->now_ns) {
+        uint64_t repaid;
+        terms.since_ns = gate->waits_since_ns;
+        struct back before = given_back(gate);
+        take_place(gate, &terms, copy, is_long, &place, &repaid);
+        if (place.start_ns > gate->now_ns) {
             waited = true;
-            count_waiter(gate);
-            start = in_step(gate, start);
-            while (start > gate->now_ns && gate->terms.generation == generation && gate->share_ppm == terms.share_ppm) {
-                hv_gate_wait(gate, start - gate->now_ns < LOOK_AGAIN_NS ? start : gate->now_ns + LOOK_AGAIN_NS);
-                hv_gate_look(gate);
-                hv_gate_poll(gate);
-                start = in_step(gate, moved_up(gate, start, &returned));
-            }
-            count_off_waiter(gate);
+            wait_for_place(gate, &terms, &place, before);
         }
-        if (start <= gate->now_ns)
+        if (place.start_ns <= gate->now_ns)
             break;
-        hv_bucket_give_back(&gate->usage->bucket_ns, wall);
-        hv_debt_lower(&gate->usage->debt_ns, all - placed);
+        hv_bucket_give_back(&gate->usage->bucket_ns, place.wall_ns);
+        hv_debt_lower(&gate->usage->debt_ns, place.all_ns - place.placed_ns);
         hv_debt_add(&gate->usage->debt_ns, &terms, repaid);
-        paid = 0;
+        place.paid_ns = 0;
     }
     if (waited)
         hv_add_relaxed(&gate->slot->devices[gate->device].blocked_ns, gate->now_ns - began);
-    return paid;
+    return place.paid_ns;
 }

@@ -62,6 +62,10 @@ static void settle(struct hv_gate *gate, const struct hv_sample_result *result)
     if (result->missing_ns != 0) /* told, so that the daemon does not look for it; it is too late to wait for it */
         hv_gate_count(gate, result->copy, true, hv_gate_overlapped(gate, result->missing_ns));
     uint64_t charged = hv_gate_overlapped(gate, result->charged_ns);
+    if (result->laid && result->unplaced) { /* nothing is owed, and there is nothing to give back */
+        hv_gate_count(gate, result->copy, false, result->used_ns - charged); /* modulo 2^64: or less */
+        return;
+    }
     if (result->laid && result->used_ns > charged)
         charge_later(gate, result, result->used_ns - charged);
     else if (result->laid)
@@ -94,7 +98,7 @@ void hv_gate_poll(struct hv_gate *gate)
         if (results[i].other || results[i].missing_ns != 0) /* what is told of such work is about right only */
             hv_store_relaxed(&gate->usage->relearned_at_ns, gate->now_ns);
         if (results[i].laid && hv_load_relaxed_32(&results[i].function->is_long) != 0)
-            hv_costs_average(results[i].function, results[i].used_ns, results[i].turn_ns, results[i].untold_ns == 0);
+            hv_costs_average(results[i].function, &results[i], hv_load_relaxed(&gate->control->others_ppm));
         hv_costs_publish(results[i].function, gate->now_ns);
     }
     if (count != 0)

@@ -11,15 +11,9 @@
 /* One other with a turn for each of ours is as likely as any. */
 #define ASSUMED_OTHERS_PPM HV_SHARE_FULL_PPM
 
-static bool is_told(const struct hv_gate *gate)
+bool hv_untold_is_told(const struct hv_gate *gate)
 {
     return hv_neighbours_told(hv_files(), gate->device, gate->now_ns);
-}
-
-static uint32_t own_at_work(const struct hv_gate *gate)
-{
-    uint32_t own = hv_slots_at_work(&hv_files()->slots, gate->device);
-    return own == 0 ? 1 : own;
 }
 
 uint64_t hv_untold_placed(const struct hv_gate *gate, uint64_t gpu_ns)
@@ -28,11 +22,13 @@ uint64_t hv_untold_placed(const struct hv_gate *gate, uint64_t gpu_ns)
     uint64_t until = hv_load_relaxed(&sampler->untold_until_ns[gate->device]);
     if (until == 0) /* of two threads both set about the same */
         hv_store_relaxed(&sampler->untold_until_ns[gate->device], until = gate->now_ns + UNTOLD_NS);
-    if (gate->now_ns >= until || is_told(gate))
+    if (gate->now_ns >= until || hv_untold_is_told(gate))
         return gpu_ns;
     /* Not faster than the device, were nobody else there: what would then be queued is waited for later. */
     uint64_t fastest = hv_bucket_gpu_ns(gpu_ns, gate->share_ppm); /* the same product */
-    uint64_t assumed = hv_own_turns(gpu_ns, own_at_work(gate), ASSUMED_OTHERS_PPM);
+    /* What is charged was measured by one while the others waited for it. The same part of each, or those who wait could
+     * not tell how much of what is before them is others' turns. */
+    uint64_t assumed = hv_own_turns(gpu_ns, 1, ASSUMED_OTHERS_PPM);
     return assumed > fastest ? assumed : fastest;
 }
 
@@ -41,6 +37,8 @@ void hv_untold_note(struct hv_gate *gate, const struct hv_sample_result *result)
     struct hv_sampler *sampler = &gate->process->sampler;
     if (result->untold_ns == 0)
         return;
+    uint64_t all = hv_gate_corrected(gate, false, result->untold_ns);
+    hv_add_relaxed(&sampler->untold_owed_ns[gate->device], all - hv_untold_placed(gate, all));
     hv_add_relaxed(&sampler->untold_ns[gate->device], result->untold_ns);
     hv_store_relaxed_32(&result->function->untold, 1);
 }
@@ -58,22 +56,29 @@ static uint32_t own_ppm(const struct hv_gate *gate)
                       ((unsigned __int128)crowd * HV_SHARE_FULL_PPM + (unsigned __int128)laid * others)); /* n / (n + m) */
 }
 
+/* What was too much of it, as far as it was placed, moves up those who wait; they have their places behind it. */
 void hv_untold_settle(struct hv_gate *gate)
 {
-    uint64_t *word = &gate->process->sampler.untold_ns[gate->device];
-    if (hv_likely(hv_load_relaxed(word) == 0) || !is_told(gate))
+    struct hv_sampler *sampler = &gate->process->sampler;
+    uint64_t *word = &sampler->untold_ns[gate->device];
+    if (hv_likely(hv_load_relaxed(word) == 0) || !hv_untold_is_told(gate))
         return;
     uint64_t measured = hv_exchange_acq_rel(word, 0);
+    uint64_t owed = hv_exchange_acq_rel(&sampler->untold_owed_ns[gate->device], 0);
     uint64_t turns = measured - hv_bucket_gpu_ns(measured, own_ppm(gate)); /* the same product */
-    hv_debt_lower(&gate->usage->debt_ns, hv_gate_corrected(gate, false, turns));
+    uint64_t too_much = hv_gate_corrected(gate, false, turns);
+    uint64_t lowered = hv_debt_lower(&gate->usage->debt_ns, too_much < owed ? too_much : owed);
+    uint64_t wall = hv_bucket_wall_ns(too_much - lowered, gate->share_ppm);
+    hv_bucket_give_back(&gate->usage->bucket_ns, wall);
+    hv_add_relaxed(&gate->usage->returned_ns, wall);
     hv_gate_count(gate, false, false, 0 - turns); /* modulo 2^64: less */
 }
 
 void hv_untold_price(const struct hv_gate *gate, struct hv_function *function)
 {
     bool unknown = hv_load_relaxed(&function->cost_ns) == 0;
-    if (hv_likely(hv_load_relaxed_32(&function->untold) == 0 && !unknown) || !is_told(gate))
+    if (hv_likely(hv_load_relaxed_32(&function->untold) == 0 && !unknown) || !hv_untold_is_told(gate))
         return;
     hv_store_relaxed_32(&function->untold, 0);
-    hv_costs_price(function, own_ppm(gate));
+    hv_costs_price(function, hv_load_relaxed(&gate->control->others_ppm));
 }

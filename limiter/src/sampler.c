@@ -1,6 +1,7 @@
 #include "sampler.h"
 
 #include "bucket.h"
+#include "costs.h"
 #include "driver.h"
 #include "os.h"
 #include "sampler_events.h"
@@ -88,6 +89,8 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *file
         if (ended == CUDA_ERROR_NOT_READY) {
             largest = sample->weight_ns > largest ? sample->weight_ns : largest;
             hv_sample_lay_unfinished(sampler, files, sample, now_ns);
+            if (sample->unlearned)
+                hv_costs_measures_on(sample->function, now_ns);
             if (hv_sample_outgrows(sampler, sample, &results[count]))
                 count++;
             continue;
@@ -227,6 +230,7 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         sample->weight_ns = sample->charged_upto > before ? sample->charged_upto - before : 0; /* another thread's came between */
         sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = sample->turn_ns =
             sample->least_ns = sample->most_ns = sample->untold_ns = 0;
+        sample->unplaced = false;
         if (sample->unlearned)
             hv_add_acq_rel_32(&function->in_flight, 1);
         if (sample->laid) {

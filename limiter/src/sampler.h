@@ -53,6 +53,7 @@ struct hv_sample {
     uint64_t least_ns;     /* the same if others had all turns that they can have, */
     uint64_t most_ns;      /* and if they had none */
     uint64_t untold_ns;    /* of own_ns, laid down while nobody told how many turns others had */
+    bool unplaced;         /* its charge has no place in the bucket: others' turns hold it */
     bool surveyed;         /* one of the launches of the survey under way */
 };
 
@@ -89,9 +90,13 @@ struct hv_sampler {
     uint64_t void_ppm[HV_MAX_DEVICES];    /* a correction that was for other work, */
     uint64_t void_until_ns[HV_MAX_DEVICES]; /* and until when it is none */
     uint64_t untold_ns[HV_MAX_DEVICES];       /* measured while nobody told how many turns others had, */
+    uint64_t untold_owed_ns[HV_MAX_DEVICES];  /* of that, so much was owed only, */
     uint64_t untold_until_ns[HV_MAX_DEVICES]; /* which counts for the first moments only */
     struct hv_backlog backlogs[HV_MAX_DEVICES];
     uint64_t largest_ns[HV_MAX_DEVICES]; /* charge of a launch that is measured and has not ended */
+    uint32_t waited_in_vain; /* 1: what another process measured for this one too did not end before the patience did */
+    uint64_t stream_seen[HV_MAX_DEVICES];     /* of a launch in the slow path; never 0 then */
+    uint32_t streams_differ[HV_MAX_DEVICES];  /* 1: another one was seen as well */
     struct hv_survey surveys[HV_MAX_DEVICES];
     struct hv_event_clock clocks[HV_MAX_DEVICES];
     struct hv_sample samples[HV_MAX_DEVICES][HV_SAMPLES];
@@ -108,6 +113,7 @@ struct hv_sample_result {
     uint64_t turn_ns;  /* what of it turns left to this process: the same in the mean, whoever tells first of a moment */
     bool laid;         /* a long launch, or one whose cost was not known */
     bool guessed;      /* the latter */
+    bool unplaced;     /* its charge had no place in the bucket */
     bool unfinished;   /* it goes on, and has taken more than it was charged so far; only a guess is put right so early */
     bool other;    /* the function has turned out to be other work than before */
     uint64_t missing_ns; /* launches that were charged as other work took so much more, and have ended */

@@ -14,7 +14,6 @@
 #define OWN_OVER 16 /* launches over which what is their own is averaged */
 #define ALONE_OVER 8 /* and once nobody tells of others: they may have gone */
 #define OTHER_TURNS_PART 4
-#define GONE_PART 8 /* eighths of it that others have to take off to be missed */
 
 /* Charges are called too little where the correction is above 1 by this part. */
 #define TOO_LITTLE_PART 2
@@ -252,7 +251,7 @@ static uint64_t own_part(const struct hv_device_control *control, const struct h
     if (kept != 0)
         return kept;
     function->alone_ns = averaged(function->alone_ns, sample->own_ns, by_itself ? ALONE_OVER : OWN_OVER);
-    if (function->alone_ns >= function->own_ns - function->own_ns / GONE_PART * 3 || function->alone_ns == 0)
+    if (!hv_others_have_gone(function))
         return sample->own_ns;
     unsigned __int128 scaled = (unsigned __int128)sample->own_ns * function->own_ns / function->alone_ns;
     return scaled < sample->laid_ns ? (uint64_t)scaled : sample->laid_ns; /* not more than it was measured to take */
@@ -331,6 +330,7 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
         lay_all(sampler, files, sample, result.measured_ns, now_ns);
         result.laid = true;
         result.guessed = sample->unlearned;
+        result.unplaced = sample->unplaced;
         result.began_ns = sample->laid_from_ns;
         measured.own = own_at_work(files, sample->device, now_ns);
         result.used_ns = own_part(files->control[sample->device], sample, &measured,

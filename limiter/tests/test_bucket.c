@@ -55,6 +55,26 @@ static void late_wakes(void)
     CHECK(used >= 498 * MS && used <= 506 * MS);
 }
 
+/* Who waited to learn its charge had work all the while: its place is as of when it came. That is no idle time, which pays
+ * debts, either. */
+static void waiting_for_a_cost_is_not_idle(void)
+{
+    struct hv_bucket_terms terms = {.share_ppm = 500000, .burst_ns = 0, .debt_ns = 100 * MS, .since_ns = START};
+    uint64_t bucket = START + 10 * MS, debt = 0, wall;
+    CHECK(hv_bucket_charge(&bucket, &terms, 50 * MS, START + 60 * MS, &wall) <= START + 60 * MS);
+    CHECK_EQUAL(bucket, START + 110 * MS);
+    bucket = START - 30 * MS; /* it was idle before */
+    (void)hv_bucket_charge(&bucket, &terms, 50 * MS, START + 60 * MS, &wall);
+    CHECK_EQUAL(bucket, START + 100 * MS);
+    bucket = START - 30 * MS;
+    hv_debt_add(&debt, &terms, 50 * MS);
+    CHECK_EQUAL(hv_debt_take(&debt, &bucket, &terms, 100 * MS, START + 60 * MS), 35 * MS);
+    terms.since_ns = START + 90 * MS; /* a clock that jumped */
+    bucket = START;
+    (void)hv_bucket_charge(&bucket, &terms, 50 * MS, START + 60 * MS, &wall);
+    CHECK_EQUAL(bucket, START + 160 * MS);
+}
+
 /* Idle time is not saved up beyond the burst. */
 static void idle_is_lost(void)
 {
@@ -256,6 +276,7 @@ int main(void)
         long_run(share, 20 * MS);
     }
     late_wakes();
+    waiting_for_a_cost_is_not_idle();
     idle_is_lost();
     queue_in_time();
     give_back_and_rescale();

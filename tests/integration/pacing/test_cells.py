@@ -51,6 +51,33 @@ def test_eight_that_begin_with_long_launches_of_unknown_length(tmp_path: Path) -
     assert result.longest_stall_ms <= result.stall_bound_ms
 
 
+UNKNOWN = {
+    # Were both to begin with a guess, each would wait for both and then for its place.
+    "two": (Load(percent=90, kernels=(4000,), form="graph", processes=2),),
+    "eight": (Load(percent=90, kernels=(4000,), form="graph", processes=8),),
+    # The other's turns are in what the first of them takes, which is known after 1/6 s.
+    "beside a neighbour": (Load(percent=75, kernels=(20_000,), processes=8), BESIDE),
+    "beside a limited one": (Load(percent=50, kernels=(20_000,), processes=8), Load(percent=50)),
+    # The limit is above what turns leave: there is nothing to wait for but turns.
+    "above what turns leave": (Load(percent=90, kernels=(4000,), form="graph", processes=2), BESIDE),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_processes_that_begin_at_once_wait_no_longer_than_for_each_other(name: str, tmp_path: Path) -> None:
+    result = run(Cell(pods=UNKNOWN[name], seconds=4), tmp_path)
+    assert result.longest_stall_ms <= result.stall_bound_ms
+
+
+@pytest.mark.slow
+def test_where_turns_leave_less_than_the_limit_all_turns_are_had_at_once(tmp_path: Path) -> None:
+    """Let go as fast as the limit, they would have most of their turns after a minute only."""
+    load = Load(percent=90, kernels=MIXED, form="graph", processes=8)
+    result = run(Cell(pods=(load, BESIDE), seconds=40), tmp_path)
+    assert result.percent(5, 40) == pytest.approx(100 * 8 / 9, abs=0.5)
+    assert result.longest_stall_ms <= result.stall_bound_ms
+
+
 @pytest.mark.slow
 def test_short_launches_behind_long_ones_are_no_turns_of_others(tmp_path: Path) -> None:
     """Alone on the device. They are charged long before they run, while the daemon finds out others' turns."""
