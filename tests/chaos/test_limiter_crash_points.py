@@ -31,11 +31,19 @@ UNPASSED: dict[str, str | tuple[str, ...]] = {
     "device_nodes.c": "&told",  # a process's own; where a container's control group refuses the node
     "hooks_memory.c": "unknown_frees",  # the simulated driver refuses what it does not know
     # A process's own table, where another one has learned the cost; the cost of what has turned out to be other work.
-    "costs.c": ("&function->first_cost_ns", "hv_load_relaxed(&function->published) - 1)->cost_ns"),
+    # What was measured before others' turns were told of, and who goes on measuring: one word.
+    "costs.c": (
+        "&function->first_cost_ns",
+        "hv_load_relaxed(&function->published) - 1)->cost_ns",
+        "(&function->cost_ns, function->mean_ns)",
+        "(&entry->learning_until_ns, &until, next)",
+    ),
     "pacing_settle.c": "relearned_at_ns",  # the same
-    "sampler_results.c": "(&sampler->",  # a process's own samples
+    "pacing_untold.c": ("(&sampler->", "(word, 0)", "&function->untold", "->returned_ns"),  # no daemon tells here
+    "pacing_pay.c": "->priced_ns",  # nor here
+    "sampler_results.c": ("(&sampler->", "(&sample->function->first_cost_ns"),  # a process's own samples
     "pacing_gate.c": "(&sampler->basis",  # a process's own; what the daemon's word was for
-    "pacing.c": "&function->impatient",  # a process's own; a launch that waits for seconds
+    "pacing.c": ("&function->impatient", "sampler.waited_in_vain"),  # a process's own; a launch that waits for seconds
     "hooks_processes.c": "told_of_nvml_tables",  # by nvidia-smi only
     "bindings.c": "",  # a process's own list; this machine has no switches to bind memory to
     "sampler.c": "",  # a process's own samples; which are given up depends on the clock
