@@ -126,17 +126,25 @@ static void let_others_take_their_places(struct hv_gate *gate)
 
 /* Take a place, wait for it and for room, in any order that is the shortest: behind a long launch that is under way both
  * take long, and the place comes meanwhile. Returns what was paid. */
-static uint64_t pay_and_wait_for_room(struct hv_gate *gate, bool copy, uint64_t charged)
+static uint64_t pay_and_wait_for_room(struct hv_gate *gate, bool copy, uint64_t *charged)
 {
-    bool behind_long = charged >= HV_LONG_NS || hv_load_relaxed(&gate->process->sampler.long_ns[gate->device]) != 0;
+    uint64_t before = hv_costs_charge(gate->function);
+    bool behind_long = *charged >= HV_LONG_NS || hv_load_relaxed(&gate->process->sampler.long_ns[gate->device]) != 0;
     uint64_t credit = hv_thread.credit_ns, paid = 0;
     if (!behind_long)
         (void)wait_while(must_wait_for_room, gate);
-    if (credit < charged)
-        paid = hv_gate_pay(gate, copy, charged, charged - credit);
+    if (credit < *charged)
+        paid = hv_gate_pay(gate, copy, *charged, *charged - credit);
     let_others_take_their_places(gate);
-    if (behind_long)
-        (void)wait_while(must_wait_for_room, gate);
+    if (!behind_long)
+        return paid;
+    (void)wait_while(must_wait_for_room, gate);
+    uint64_t now = hv_costs_charge(gate->function);
+    if (now > before && hv_is_other_work(before, now)) { /* it goes as what it is known to be by now */
+        uint64_t more = hv_bucket_wall_ns(now - before, gate->overlap_ppm); /* the same quotient */
+        paid += hv_gate_pay(gate, copy, *charged + more, more);
+        *charged += more;
+    }
     return paid;
 }
 
@@ -289,7 +297,7 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
     bool is_long = hv_load_relaxed_32(&function->is_long) != 0;
     if (is_long) /* what overlaps is off already */
         charged = hv_bucket_wall_ns(charged, gate->overlap_ppm); /* the same quotient */
-    uint64_t paid = pay_and_wait_for_room(gate, copy || hv_load_relaxed_32(&function->kept) != 0, charged);
+    uint64_t paid = pay_and_wait_for_room(gate, copy || hv_load_relaxed_32(&function->kept) != 0, &charged);
     if (paid != 0) {
         thread->credit_ns += paid;
         charged = charged < thread->credit_ns ? charged : thread->credit_ns; /* others turned out to have turns */
