@@ -80,7 +80,8 @@ static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t
     struct hv_device_usage *usage = files->devices[sample->device];
     const struct hv_device_control *control = files->control[sample->device];
     uint64_t others = hv_load_relaxed(&control->others_ppm);
-    uint64_t most_others = (hv_load_relaxed(&control->neighbours) & HV_BORROWED_SHARE_MASK) * HV_SHARE_FULL_PPM;
+    uint64_t processes = hv_load_relaxed(&control->neighbours) & HV_BORROWED_SHARE_MASK; /* as far as was told last */
+    uint64_t most_others = processes * HV_SHARE_FULL_PPM;
     if (sample->laid_upto_ns == 0) {
         sample->laid_from_ns = begin_ns;
         sample->laid_upto_ns = begin_ns;
@@ -90,6 +91,8 @@ static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t
     uint64_t added = hv_cover(files->coverage[sample->device], sample->laid_upto_ns, upto_ns);
     uint32_t own = hv_slots_at_work(&files->slots, sample->device);
     uint64_t span = upto_ns - sample->laid_upto_ns;
+    if (!told) /* what was found out beside many own processes is too inexact for one: nobody will find it out any more */
+        others = hv_turns_within(others, processes, upto_ns - sample->laid_from_ns);
     sample->laid_upto_ns = upto_ns;
     sample->laid_ns += added;
     if (told && sample->untold_ns != 0) { /* now it is known what of that were others' turns */
