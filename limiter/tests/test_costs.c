@@ -194,8 +194,8 @@ static void own_turns(void)
 static void others_have_no_more_turns_than_there_are_others(void)
 {
     const uint64_t one = HV_SHARE_FULL_PPM;
-    CHECK_EQUAL(hv_turns_within(one * 12 / 10, 1, 2000 * MS), one + one / 500);
-    CHECK_EQUAL(hv_turns_within(one * 12 / 10, 1, 11 * MS), one * 12 / 10); /* 5 ms of its own, of two turns and a half */
+    CHECK_EQUAL(hv_turns_within(one * 12 / 10, 1, 1000 * MS), one + one * 16 / 1000);
+    CHECK_EQUAL(hv_turns_within(one * 3, 1, 5 * MS), one * 3); /* turns that end early */
     CHECK_EQUAL(hv_turns_within(one / 2, 1, 2000 * MS), one / 2);
     CHECK_EQUAL(hv_turns_within(one * 3, 4, 2000 * MS), one * 3);
     CHECK_EQUAL(hv_turns_within(one * 3, 0, 2000 * MS), one * 3); /* who is there nobody has told */
