@@ -1,11 +1,13 @@
 #include "backlog.h"
 
+#include "bucket.h"
 #include "hypervisor_atomics.h"
 
 /* Of charges that have ended, over which a pace is measured: several rounds of turns, and of streams. The first one soon,
  * each other over twice as much. */
 #define PACE_OVER_NS UINT64_C(100000000)
 #define FIRST_PACE_NS (PACE_OVER_NS / 8)
+
 
 /* Of a process on the device, at most. */
 #define TURN_NS UINT64_C(2000000)
@@ -60,14 +62,30 @@ uint64_t hv_backlog_left(const struct hv_backlog *backlog, uint64_t charged_ns, 
     return charged_ns - worked(backlog, charged_ns, ended_ns, ahead_ns, now_ns);
 }
 
+/* Charges that have ended lately, while there was always some, and the time in which; false where that is not known. */
+static bool lately(const struct hv_backlog *backlog, uint64_t ended_ns, uint64_t now_ns, uint64_t *ended, uint64_t *took)
+{
+    *ended = backlog->pace_ns;
+    *took = backlog->paced_ns;
+    if (now_ns > backlog->since_ns && now_ns - backlog->since_ns > *took) { /* it has become slower */
+        *ended = ended_ns > backlog->from_ns ? ended_ns - backlog->from_ns : 0;
+        *took = now_ns - backlog->since_ns;
+    }
+    return backlog->busy != 0;
+}
+
 bool hv_backlog_fills_turns(const struct hv_backlog *backlog, uint64_t ended_ns, uint64_t crowd, uint64_t now_ns)
 {
-    if (backlog->busy == 0 || crowd < 2)
+    uint64_t ended, took;
+    return crowd > 1 && lately(backlog, ended_ns, now_ns, &ended, &took) && took / crowd <= ended + TURN_NS;
+}
+
+bool hv_backlog_is_too_little(const struct hv_backlog *backlog, uint64_t ended_ns, uint64_t crowd, uint32_t overlap_ppm,
+                              uint64_t now_ns)
+{
+    uint64_t ended, took;
+    if (crowd == 0 || !lately(backlog, ended_ns, now_ns, &ended, &took))
         return false;
-    uint64_t ended = backlog->pace_ns, took = backlog->paced_ns;
-    if (now_ns > backlog->since_ns && now_ns - backlog->since_ns > took) { /* it has become slower */
-        ended = ended_ns > backlog->from_ns ? ended_ns - backlog->from_ns : 0;
-        took = now_ns - backlog->since_ns;
-    }
-    return took / crowd <= ended + TURN_NS;
+    uint64_t charged = hv_bucket_gpu_ns(ended, overlap_ppm); /* the same product */
+    return took / crowd > charged + charged / 2 + TURN_NS;
 }

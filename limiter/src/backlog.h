@@ -35,4 +35,8 @@ uint64_t hv_backlog_left(const struct hv_backlog *backlog, uint64_t charged_ns, 
  * charges are not too low, however long launches take. False where that is not known, and where nobody else has turns. */
 bool hv_backlog_fills_turns(const struct hv_backlog *backlog, uint64_t ended_ns, uint64_t crowd, uint64_t now_ns);
 
+/* Were its turns much longer than that? Of charges overlap_ppm is GPU time. */
+bool hv_backlog_is_too_little(const struct hv_backlog *backlog, uint64_t ended_ns, uint64_t crowd, uint32_t overlap_ppm,
+                              uint64_t now_ns);
+
 #endif

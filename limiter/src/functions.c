@@ -223,7 +223,8 @@ bool hv_function_learn(struct hv_function *function, const struct hv_measured *m
     uint64_t told = told_cost(function);
     if (samples <= HV_FIRST_SAMPLES && told != 0 && told < HV_LONG_NS && told < cost)
         cost = told;
-    if (measured->held && !function->is_long && samples > HV_RECENT_SAMPLES)
+    bool rises = measured->too_little && cost > hv_load_relaxed(&function->cost_ns);
+    if (measured->held && !rises && !function->is_long && samples > HV_RECENT_SAMPLES)
         cost = held_cost(function, measured, cost);
     if (!measured->held)
         function->kept_ns = cost;

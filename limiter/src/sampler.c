@@ -73,6 +73,13 @@ bool hv_sampler_fills_turns(const struct hv_sampler *sampler, uint32_t device, u
     return hv_backlog_fills_turns(&sampler->backlogs[device], ended_charges(sampler, device, charged), crowd, now_ns);
 }
 
+bool hv_sampler_is_too_little(const struct hv_sampler *sampler, uint32_t device, uint32_t crowd, uint64_t now_ns)
+{
+    uint64_t charged = hv_load_relaxed(&sampler->charged_ns[device]);
+    return hv_backlog_is_too_little(&sampler->backlogs[device], ended_charges(sampler, device, charged), crowd,
+                                    hv_survey_overlap_ppm(sampler, device), now_ns);
+}
+
 uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *files, uint32_t device, uint64_t now_ns,
                          struct hv_sample_result *results)
 {

@@ -152,4 +152,6 @@ uint64_t hv_sampler_left_ns(const struct hv_sampler *sampler, uint32_t device, u
 /* As hv_backlog_fills_turns, beside so many processes with this one. */
 bool hv_sampler_fills_turns(const struct hv_sampler *sampler, uint32_t device, uint32_t crowd, uint64_t now_ns);
 
+bool hv_sampler_is_too_little(const struct hv_sampler *sampler, uint32_t device, uint32_t crowd, uint64_t now_ns);
+
 #endif

@@ -1,4 +1,4 @@
-/* test: sources=limiter/src/backlog.c include=limiter/include,limiter/src,limiter/tests variants=plain,address,thread */
+/* test: sources=limiter/src/backlog.c,limiter/src/bucket.c include=limiter/include,limiter/src,limiter/tests variants=plain,address,thread */
 /* How much of what was charged has been worked through, between the ends that are seen. */
 #include "backlog.h"
 
@@ -7,6 +7,7 @@
 #define MS UINT64_C(1000000)
 #define START (5000 * MS)
 #define AHEAD (25 * MS)
+#define WHOLE 1000000
 
 /* Four launches of 10 ms end together every 80 ms, and four new ones begin, while 200 ms are charged ahead. */
 static struct hv_backlog in_rounds(uint64_t rounds)
@@ -89,12 +90,25 @@ static void charges_that_are_too_low_fill_no_turns(void)
     for (uint64_t ms = 0; ms <= 1000; ms++) /* charged a tenth */
         hv_backlog_note(&backlog, 200 * MS, ms / 20 * MS, AHEAD, START + ms * MS);
     CHECK(!hv_backlog_fills_turns(&backlog, 50 * MS, 2, START + 1000 * MS));
+    CHECK(hv_backlog_is_too_little(&backlog, 50 * MS, 2, WHOLE, START + 1000 * MS));
+    CHECK(hv_backlog_is_too_little(&backlog, 50 * MS, 1, WHOLE, START + 1000 * MS));
+    CHECK(!hv_backlog_is_too_little(&backlog, 50 * MS, 0, WHOLE, START + 1000 * MS)); /* nobody tells */
+    CHECK(!hv_backlog_is_too_little(&backlog, 50 * MS, 15, WHOLE, START + 1000 * MS)); /* among so many it is right */
+}
+
+/* One of two processes that has worked through 40 ms in rounds of 80: all of its turns, if they do not overlap. */
+static void what_overlaps_is_less(void)
+{
+    struct hv_backlog backlog = in_rounds(10);
+    CHECK(!hv_backlog_is_too_little(&backlog, 400 * MS, 2, WHOLE, START + 810 * MS));
+    CHECK(hv_backlog_is_too_little(&backlog, 400 * MS, 2, WHOLE / 4, START + 810 * MS));
 }
 
 int main(void)
 {
     turns_that_are_filled();
     charges_that_are_too_low_fill_no_turns();
+    what_overlaps_is_less();
     goes_on_between_ends();
     not_further_than_may_be();
     without_a_pace_what_has_ended_counts();

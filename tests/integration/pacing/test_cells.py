@@ -247,17 +247,6 @@ def test_turns_that_every_sample_meets_are_not_learned_without_the_daemon(tmp_pa
     assert result.percent(30, 61, pod=1) > 48
 
 
-@pytest.mark.parametrize(("kernel", "processes"), [(20000, 1), (10000, 2)])
-def test_a_neighbour_that_leaves_leaves_no_more_to_take(kernel: int, processes: int, tmp_path: Path) -> None:
-    """Until the daemon has seen that others have no turns any more, half of each launch would be taken for theirs. The
-    neighbour's last launches end at 7.8 s."""
-    pods = (Load(percent=40, kernels=(kernel,), processes=processes), Load(percent=None, stop_ms=6000))
-    result = run(Cell(pods=pods, seconds=12), tmp_path)
-    assert result.percent(2, 7) == pytest.approx(40, abs=1)
-    assert result.percent(7, 8) == pytest.approx(40, abs=2)
-    assert result.percent(8, 9) == pytest.approx(40, abs=2)
-
-
 @pytest.mark.parametrize("daemon_seconds", [0.3, 3.0, 6.5])
 def test_neighbours_that_leave_after_the_daemon_leave_no_more_to_take(daemon_seconds: float, tmp_path: Path) -> None:
     """What of a launch is the Pod's own was found out beside one that has gone, a long or a short time before; nobody
@@ -277,7 +266,7 @@ def test_without_the_daemon_work_that_takes_longer_is_noticed(
         percent=35, kernels=(1000,), later=(later,), change_ms=4000, same=True, streams=streams, processes=processes
     )
     result = run(Cell(pods=(load,), daemon_seconds=2, seconds=14), tmp_path)
-    assert result.percent(4, 5) > 90  # what it is seen by
+    assert result.percent(4, 5) > 60  # what it is seen by
     assert result.percent(11, 15) == pytest.approx(35, abs=1)
 
 
@@ -320,6 +309,17 @@ def test_without_the_daemon_launches_that_others_turns_and_streams_lengthen_alik
     load = Load(percent=75, kernels=(20,), grid=10000, form="graph", processes=2, streams=4)
     result = run(Cell(pods=(load, Load(percent=25)), daemon_seconds=2), tmp_path)
     assert abs(result.error()) <= 2.0
+
+
+@pytest.mark.slow
+def test_without_the_daemon_longer_work_of_several_processes_and_streams_is_noticed(tmp_path: Path) -> None:
+    """Times scatter; but a process that always has work gets less of it done than its turns are long."""
+    load = Load(
+        percent=30, kernels=(1000,), later=(10000,), change_ms=4000, same=True, streams=4, processes=2, grid=10000
+    )
+    result = run(Cell(pods=(load,), daemon_seconds=2, seconds=9), tmp_path)
+    assert result.percent(4, 5) > 60  # what it is seen by
+    assert result.percent(6, 10) == pytest.approx(30, abs=2)
 
 
 def test_four_devices_that_wait_for_each_other(tmp_path: Path) -> None:
