@@ -173,17 +173,16 @@ static void price(struct hv_learned_cost *entry, uint64_t others_ppm)
     } while (!hv_cas_relaxed(&entry->cost_ns, &cost, next));
 }
 
-void hv_costs_average(struct hv_function *function, const struct hv_sample_result *result, uint64_t others_ppm)
+void hv_costs_average(struct hv_function *function, const struct hv_sample_result *result, bool told, uint64_t others_ppm)
 {
     if (!is_entered(function))
         return;
     struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
-    bool told = result->untold_ns == 0;
     if (told)
         price(entry, others_ppm);
     uint64_t mean = hv_load_relaxed(&entry->cost_ns); /* carries no other data */
     uint64_t next;
-    if (!told && mean == 0) {
+    if (!told && others_ppm == 0 && mean == 0) {
         uint64_t turns = result->turn_ns == 0 ? 1 : result->turn_ns;
         unsigned __int128 at_work = (unsigned __int128)result->measured_ns * UNTOLD_PARTS / turns;
         uint64_t most = UINT64_MAX - LEARNED_UNTOLD;

@@ -33,9 +33,11 @@ void hv_costs_measures_on(const struct hv_function *function, uint64_t now_ns);
 /* A long launch has ended: its function costs the mean over all processes of the
  * Pod. Which of several that run by turns is the first to tell of a moment is
  * chance, and would make one pay for others; so the first time counts as what
- * turns left of it. Measured before anybody told how many turns others have, it
- * is priced once somebody does: in the next one of these, or by hv_costs_price(). */
-void hv_costs_average(struct hv_function *function, const struct hv_sample_result *result, uint64_t others_ppm);
+ * turns left of it. told: somebody tells how many turns others have. Measured before
+ * anybody ever did, it is priced once somebody does: in the next one of these, or by
+ * hv_costs_price(). */
+void hv_costs_average(struct hv_function *function, const struct hv_sample_result *result, bool told,
+                      uint64_t others_ppm);
 
 /* Others turn out to have had so many turns on the device while its cost was learned. */
 void hv_costs_price(struct hv_function *function, uint64_t others_ppm);

@@ -98,7 +98,8 @@ void hv_gate_poll(struct hv_gate *gate)
         if (results[i].other || results[i].missing_ns != 0) /* what is told of such work is about right only */
             hv_store_relaxed(&gate->usage->relearned_at_ns, gate->now_ns);
         if (results[i].laid && hv_load_relaxed_32(&results[i].function->is_long) != 0)
-            hv_costs_average(results[i].function, &results[i], hv_load_relaxed(&gate->control->others_ppm));
+            hv_costs_average(results[i].function, &results[i], hv_untold_is_told(gate),
+                             hv_load_relaxed(&gate->control->others_ppm));
         hv_costs_publish(results[i].function, gate->now_ns);
     }
     if (count != 0)
