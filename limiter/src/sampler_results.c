@@ -94,6 +94,7 @@ static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t
     sample->laid_ns += added;
     if (told && sample->untold_ns != 0) { /* now it is known what of that were others' turns */
         sample->own_ns -= sample->untold_ns - hv_own_turns(sample->untold_ns, own, others);
+        sample->turn_ns = hv_own_turns(sample->turn_ns, own, others);
         sample->untold_ns = 0;
     }
     if (!told && others == 0)
