@@ -6,6 +6,9 @@
 
 #define TICKS_A_ROUND ((uint64_t)HV_COVERAGE_WORDS * HV_COVERAGE_TICKS_A_WORD) /* ticks are counted in 64 bits */
 #define MOST_LATER 8
+#define TURN_NS UINT64_C(2000000) /* the longest turn of a process, of today's drivers */
+#define MOST_STREAMS 8 /* whose launches may each end a turn of the process */
+#define MOST_PROCESSES 1000 /* as the daemon counts them */
 #define BITS_MASK ((UINT64_C(1) << HV_COVERAGE_TICKS_A_WORD) - 1)
 
 /* The tick whose middle comes next: each belongs to the interval that its
@@ -54,6 +57,15 @@ uint64_t hv_cover(struct hv_coverage *coverage, uint64_t begin_ns, uint64_t end_
         tick += count;
     }
     return added * HV_COVERAGE_TICK_NS;
+}
+
+uint64_t hv_turns_within(uint64_t others_ppm, uint64_t processes, uint64_t own_ns)
+{
+    if (processes == 0 || processes > MOST_PROCESSES || own_ns == 0)
+        return others_ppm;
+    uint64_t more = processes * MOST_STREAMS * TURN_NS * HV_SHARE_FULL_PPM / own_ns; /* below 2^54 */
+    uint64_t most = processes * HV_SHARE_FULL_PPM + more;
+    return others_ppm < most ? others_ppm : most;
 }
 
 uint64_t hv_own_turns(uint64_t ns, uint32_t own, uint64_t others_ppm)

@@ -25,4 +25,8 @@ uint64_t hv_cover(struct hv_coverage *coverage, uint64_t begin_ns, uint64_t end_
  * a process: as the daemon finds out. */
 uint64_t hv_own_turns(uint64_t ns, uint32_t own, uint64_t others_ppm);
 
+/* others_ppm, but not more than others can have beside a launch of own_ns: so many processes have a turn each for one of
+ * ours, the last of which ends early with the launch, and with those in other streams beside it. As it is where nobody is known to be there. */
+uint64_t hv_turns_within(uint64_t others_ppm, uint64_t processes, uint64_t own_ns);
+
 #endif

@@ -8,6 +8,8 @@
 #define KNOWN_PART 8 /* the standard error of a mean that is kept, of itself: what is learned later, by turns of before, is further off */
 #define LEAST_LEFT_PPM (HV_SHARE_FULL_PPM / 2) /* as the daemon writes it */
 #define MOST_LEFT_PPM (2 * HV_SHARE_FULL_PPM)
+#define ALIKE_PART 8
+#define TOLD_WITHIN_NS UINT64_C(700000000) /* four of the driver's windows: after two the daemon believes it */
 #define OTHER_PART 4 /* by which it must be longer or shorter than turns can make it: which processes have turns is seen now and then */
 
 static uint64_t averaged(uint64_t mean, uint64_t new, uint32_t over)
@@ -30,13 +32,32 @@ static bool is_known(const struct hv_length_mean *of)
     return of->count >= LEAST_COUNT && spread * spread <= mean * mean * of->count;
 }
 
-void hv_length_learn(struct hv_length *length, uint64_t own_ns, uint64_t told)
+/* Of launches that were alike this is the second one in a row that is much shorter. */
+static bool is_sudden(struct hv_length *length, uint64_t turn_ns, uint64_t now_ns)
 {
+    const struct hv_length_mean *turn = &length->turn;
+    uint64_t since = length->sudden_ns;
+    bool alike = is_known(turn) && turn->spread_ns <= turn->mean_ns / ALIKE_PART;
+    bool shorter = alike && turn_ns < turn->mean_ns - turn->mean_ns / OTHER_PART;
+    length->sudden_ns = !shorter ? 0 : since == 0 ? now_ns : since;
+    return shorter && since != 0 && now_ns - since < TOLD_WITHIN_NS;
+}
+
+uint64_t hv_length_told(struct hv_length *length, const struct hv_length_taken *taken, uint64_t told, uint64_t now_ns)
+{
+    if (is_sudden(length, taken->turn_ns, now_ns)) {
+        unsigned __int128 as_before = (unsigned __int128)taken->own_ns * length->turn.mean_ns;
+        if (as_before >= (unsigned __int128)taken->laid_ns * taken->turn_ns)
+            return taken->laid_ns;
+        return (uint64_t)(as_before / taken->turn_ns); /* less than laid_ns */
+    }
     if (told != length->told)
         length->sure = length->of;
     length->told = told;
     length->since = 0;
-    learn(&length->of, own_ns);
+    learn(&length->of, taken->own_ns);
+    learn(&length->turn, taken->turn_ns);
+    return taken->own_ns;
 }
 
 /* By the turns that were told while it was learned it came out as more or less than the driver saw. */

@@ -19,20 +19,26 @@ struct hv_length {
     struct hv_length_mean of; /* all so far, */
     struct hv_length_mean sure; /* and those before somebody told of turns last: what they are since then nobody knows yet */
     uint64_t told;      /* the last word on turns; 0: none, or it is some time ago */
+    struct hv_length_mean turn; /* of what turns left to the process itself */
+    uint64_t sudden_ns; /* since when that has been much less all of a sudden; 0: it is not */
     uint32_t since;     /* launches since nobody tells any more, and what they took in the mean of the last few: */
     uint64_t least_ns;  /* had others as many turns as there were others, */
     uint64_t most_ns;   /* had they none */
 };
 
-/* A launch of which turns, as they are taken to be, have left so much. told: differs with each word on them. */
-void hv_length_learn(struct hv_length *length, uint64_t own_ns, uint64_t told);
-
-/* What of a launch is its own, by what is known of turns. */
+/* What of a launch is the Pod's own, by what is known of turns. */
 struct hv_length_taken {
-    uint64_t own_ns;   /* had others as many as were told of last, */
+    uint64_t own_ns;   /* had others as many as were told of last; */
+    uint64_t laid_ns;  /* had they none */
+    uint64_t turn_ns;  /* what is left to this process, whoever tells first of a moment: as many as were told of last, */
     uint64_t least_ns; /* as many as they can have, */
     uint64_t most_ns;  /* none */
 };
+
+/* Somebody tells of turns; told differs with each word. What of the launch is the Pod's own. What is told is of half a
+ * second ago: where launches were alike and two in a row are much shorter others may have gone, and until that would have
+ * been told they take as much as before, as far as there was time. */
+uint64_t hv_length_told(struct hv_length *length, const struct hv_length_taken *taken, uint64_t told, uint64_t now_ns);
 
 /* Nobody tells of turns any more, and a launch took this; what it takes by itself. left_ppm: what was learned while they
  * were told has to be multiplied by this. 0: not known well, or it is other work than it was; then own_ns is learned. */

@@ -80,7 +80,8 @@ static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t
     struct hv_device_usage *usage = files->devices[sample->device];
     const struct hv_device_control *control = files->control[sample->device];
     uint64_t others = hv_load_relaxed(&control->others_ppm);
-    uint64_t most_others = (hv_load_relaxed(&control->neighbours) & HV_BORROWED_SHARE_MASK) * HV_SHARE_FULL_PPM;
+    uint64_t processes = hv_load_relaxed(&control->neighbours) & HV_BORROWED_SHARE_MASK; /* as far as was told last */
+    uint64_t most_others = processes * HV_SHARE_FULL_PPM;
     if (sample->laid_upto_ns == 0) {
         sample->laid_from_ns = begin_ns;
         sample->laid_upto_ns = begin_ns;
@@ -90,6 +91,8 @@ static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t
     uint64_t added = hv_cover(files->coverage[sample->device], sample->laid_upto_ns, upto_ns);
     uint32_t own = hv_slots_at_work(&files->slots, sample->device);
     uint64_t span = upto_ns - sample->laid_upto_ns;
+    if (!told) /* what was found out beside many own processes is too inexact for one: nobody will find it out any more */
+        others = hv_turns_within(others, processes, sample->charged_ns);
     sample->laid_upto_ns = upto_ns;
     sample->laid_ns += added;
     if (told && sample->untold_ns != 0) { /* now it is known what of that were others' turns */
@@ -208,19 +211,31 @@ static bool others_are_silent(const struct hv_files *files, uint32_t device, uin
     return hv_load_relaxed(&files->control[device]->neighbours) != 0 && !hv_neighbours_told(files, device, now_ns);
 }
 
-/* Of launches of several streams nobody can tell which was there first, and how many there are may change. */
-static void learn_length(const struct hv_sample *sample, const struct hv_measured *measured, uint64_t told)
+static struct hv_length_taken taken_by(const struct hv_sample *sample)
 {
+    return (struct hv_length_taken){.own_ns = sample->own_ns,
+                                    .laid_ns = sample->laid_ns,
+                                    .turn_ns = sample->turn_ns,
+                                    .least_ns = sample->least_ns,
+                                    .most_ns = sample->most_ns};
+}
+
+/* Of launches of several streams nobody can tell which was there first, and how many there are may change. */
+static uint64_t told_length(const struct hv_device_control *control, const struct hv_sample *sample,
+                            const struct hv_measured *measured)
+{
+    const struct hv_length_taken taken = taken_by(sample);
     hv_store_relaxed_32(&sample->function->kept, 0);
-    if (sample->untold_ns == 0 && !measured->several)
-        hv_length_learn(&sample->function->length, sample->own_ns, told);
+    if (sample->untold_ns != 0 || measured->several)
+        return sample->own_ns;
+    return hv_length_told(&sample->function->length, &taken, hv_load_relaxed(&control->neighbours), measured->at_ns);
 }
 
 /* Nobody tells of others' turns any more: what the launch took when somebody did; 0: that is not known. */
 static uint64_t kept_length(const struct hv_device_control *control, const struct hv_sample *sample,
                             const struct hv_measured *measured)
 {
-    const struct hv_length_taken taken = {sample->own_ns, sample->least_ns, sample->most_ns};
+    const struct hv_length_taken taken = taken_by(sample);
     uint64_t kept = 0;
     if ((hv_load_relaxed(&control->neighbours) & HV_BORROWED_SHARE_MASK) != 0 && !measured->several)
         kept = hv_length_untold(&sample->function->length, &taken, hv_load_relaxed(&control->left_ppm));
@@ -243,10 +258,10 @@ static uint64_t own_part(const struct hv_device_control *control, const struct h
             function->own_ns = 0; /* they were found out better, or others have come or gone */
         }
         function->turns_ppm = others_ppm;
-        function->own_ns = averaged(function->own_ns, sample->own_ns, OWN_OVER);
+        uint64_t own_ns = told_length(control, sample, measured);
+        function->own_ns = averaged(function->own_ns, own_ns, OWN_OVER);
         function->alone_ns = function->own_ns;
-        learn_length(sample, measured, hv_load_relaxed(&control->neighbours));
-        return sample->own_ns;
+        return own_ns;
     }
     uint64_t kept = kept_length(control, sample, measured);
     if (kept != 0)

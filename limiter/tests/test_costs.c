@@ -191,6 +191,18 @@ static void own_turns(void)
     CHECK(hv_own_turns(65 * MS, 1, UINT64_MAX) == 1 * MS);             /* scribbled */
 }
 
+static void others_have_no_more_turns_than_there_are_others(void)
+{
+    const uint64_t one = HV_SHARE_FULL_PPM;
+    CHECK_EQUAL(hv_turns_within(one * 12 / 10, 1, 1000 * MS), one + one * 16 / 1000);
+    CHECK_EQUAL(hv_turns_within(one * 3, 1, 5 * MS), one * 3); /* turns that end early */
+    CHECK_EQUAL(hv_turns_within(one / 2, 1, 2000 * MS), one / 2);
+    CHECK_EQUAL(hv_turns_within(one * 3, 4, 2000 * MS), one * 3);
+    CHECK_EQUAL(hv_turns_within(one * 3, 0, 2000 * MS), one * 3); /* who is there nobody has told */
+    CHECK_EQUAL(hv_turns_within(one * 3, UINT64_MAX, 2000 * MS), one * 3);
+    CHECK_EQUAL(hv_turns_within(one * 3, 1, 0), one * 3);
+}
+
 /* With the daemon gone what its correction is for stays, until the work is other work. */
 static void held_costs_stay(void)
 {
@@ -457,6 +469,7 @@ int main(void)
     old_rounds_are_forgotten();
     many_at_once();
     own_turns();
+    others_have_no_more_turns_than_there_are_others();
     held_costs_stay();
     what_rose_without_the_daemon_falls_again();
     rises_sooner_where_charges_are_too_little();

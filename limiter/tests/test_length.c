@@ -8,12 +8,20 @@
 #define MS UINT64_C(1000000)
 #define AS_IT_IS HV_SHARE_FULL_PPM
 
+/* Alone of its Pod, and one other has each second turn, as far as anybody has told. */
+static uint64_t told(struct hv_length *length, uint64_t own_ns, uint64_t word, uint64_t now_ns)
+{
+    const struct hv_length_taken taken = {
+        .own_ns = own_ns, .turn_ns = own_ns, .laid_ns = 2 * own_ns, .least_ns = own_ns, .most_ns = 2 * own_ns};
+    return hv_length_told(length, &taken, word, now_ns);
+}
+
 /* Somebody tells, with each fourth launch anew. */
 static struct hv_length learned(const uint64_t *own_ns, uint32_t kinds, uint32_t count)
 {
     struct hv_length length = {0};
     for (uint32_t i = 0; i < count; i++)
-        hv_length_learn(&length, own_ns[i % kinds], 1 + i / 4);
+        told(&length, own_ns[i % kinds], 1 + i / 4, i * 30 * MS);
     return length;
 }
 
@@ -45,9 +53,9 @@ static void what_came_after_the_last_word_does_not_count(void)
 {
     struct hv_length length = {0};
     for (uint32_t i = 0; i < 20; i++)
-        hv_length_learn(&length, 20 * MS, 1 + i / 4);
+        told(&length, 20 * MS, 1 + i / 4, i * MS);
     for (uint32_t i = 0; i < 20; i++)
-        hv_length_learn(&length, 30 * MS, 6);
+        told(&length, 30 * MS, 6, 20 * MS + i * MS);
     CHECK_EQUAL(untold(&length, 40 * MS, AS_IT_IS), 20 * MS);
 }
 
@@ -99,8 +107,42 @@ static void few_or_scattered_ones_are_not_known(void)
     CHECK_EQUAL(untold(&few, 60 * MS, AS_IT_IS), 20 * MS); /* learned without a word */
 }
 
+/* All of its time is its own, and what is told takes half of it off. */
+static void others_who_go_are_noticed_before_that_is_told(void)
+{
+    const uint64_t own = 20 * MS;
+    struct hv_length length = learned(&own, 1, 60);
+    CHECK_EQUAL(told(&length, 10 * MS, 17, 1000 * MS), 10 * MS); /* one may be an odd one */
+    for (uint64_t now = 1020; now < 1600; now += 20)
+        CHECK(told(&length, 10 * MS, 17, now * MS) > 19 * MS);
+    CHECK_EQUAL(told(&length, 20 * MS, 18, 1600 * MS), 20 * MS); /* it is told, so nothing is taken off any more */
+    CHECK_EQUAL(told(&length, 20 * MS, 18, 1620 * MS), 20 * MS);
+}
+
+/* It would have been told: it is the work that is shorter. */
+static void work_that_is_shorter_is_believed_soon(void)
+{
+    const uint64_t own = 20 * MS;
+    struct hv_length length = learned(&own, 1, 21);
+    for (uint64_t now = 1000; now < 2000; now += 20)
+        CHECK(told(&length, 4 * MS, 7 + now / 160, now * MS) <= 8 * MS); /* never more than there was time for */
+    CHECK_EQUAL(told(&length, 4 * MS, 20, 2000 * MS), 4 * MS);
+}
+
+/* Which launches are short by themselves nobody knows. */
+static void launches_that_differ_are_taken_as_they_come(void)
+{
+    const uint64_t own[] = {10 * MS, 30 * MS, 20 * MS, 40 * MS};
+    struct hv_length length = learned(own, 4, 41);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQUAL(told(&length, 10 * MS, 20, 2000 * MS + i * MS), 10 * MS);
+}
+
 int main(void)
 {
+    others_who_go_are_noticed_before_that_is_told();
+    work_that_is_shorter_is_believed_soon();
+    launches_that_differ_are_taken_as_they_come();
     does_not_depend_on_turns();
     launches_that_differ_are_known_by_their_mean();
     what_came_after_the_last_word_does_not_count();

@@ -247,6 +247,17 @@ def test_turns_that_every_sample_meets_are_not_learned_without_the_daemon(tmp_pa
     assert result.percent(30, 61, pod=1) > 48
 
 
+@pytest.mark.parametrize(("kernel", "processes"), [(20000, 1), (10000, 2)])
+def test_a_neighbour_that_leaves_leaves_no_more_to_take(kernel: int, processes: int, tmp_path: Path) -> None:
+    """Until the daemon has seen that others have no turns any more, half of each launch would be taken for theirs. The
+    neighbour's last launches end at 7.8 s."""
+    pods = (Load(percent=40, kernels=(kernel,), processes=processes), Load(percent=None, stop_ms=6000))
+    result = run(Cell(pods=pods, seconds=12), tmp_path)
+    assert result.percent(2, 7) == pytest.approx(40, abs=1)
+    assert result.percent(7, 8) == pytest.approx(40, abs=2)
+    assert result.percent(8, 9) == pytest.approx(40, abs=2)
+
+
 @pytest.mark.parametrize("daemon_seconds", [0.3, 3.0, 6.5])
 def test_neighbours_that_leave_after_the_daemon_leave_no_more_to_take(daemon_seconds: float, tmp_path: Path) -> None:
     """What of a launch is the Pod's own was found out beside one that has gone, a long or a short time before; nobody
