@@ -20,7 +20,7 @@
  * file of an earlier version has not, and takes a word that is 0 as one that
  * nobody writes. Another major version is refused.
  *   1.1  the sections of coverage and of contexts; contracted, others_ppm, neighbours, brief_ns, laid_ns,
- *        left_ppm, crowd_ns, relearned_at_ns, priced_ns, learning_until_ns, HV_MESSAGE_REFUSED and
+ *        left_ppm, crowd_ns, relearned_at_ns, latest, priced_ns, learning_until_ns, HV_MESSAGE_REFUSED and
  *        HV_MESSAGE_NODES_LOST
  *
  * Units are in the names: bytes, ns (nanoseconds), ppm (parts per million; a
@@ -269,7 +269,8 @@ struct hv_device_usage {
     uint64_t laid_ns;        /* laid down in hv_coverage since the file was made */
     uint64_t crowd_ns;       /* the same, each moment times the processes of the Pod that had work then */
     uint64_t relearned_at_ns; /* when work was last found to be other work than it was charged for, by any process */
-    uint64_t line3[3];
+    uint64_t latest[2];      /* of a long function, by the low bit of its entry in the table of costs: the entry's number << 52, mean own time of some launches << 28, sum over those since then << 4, how many those are; times in 16 us */
+    uint64_t line3[1];
 };
 
 /* Which slots may be other than FREE; a hint that saves readers from touching

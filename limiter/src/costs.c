@@ -7,6 +7,7 @@
 #include "bucket.h"
 #include "coverage.h"
 #include "driver.h"
+#include "latest.h"
 
 #define PROBES 16
 #define NOT_PUBLISHABLE UINT64_MAX
@@ -173,6 +174,13 @@ static void price(struct hv_learned_cost *entry, uint64_t others_ppm)
     } while (!hv_cas_relaxed(&entry->cost_ns, &cost, next));
 }
 
+_Static_assert(HV_LEARNED_COSTS <= 4096, "numbers of hv_latest_with");
+
+static uint64_t *latest_of(const struct hv_function *function)
+{
+    return &hv_files()->devices[function->device]->latest[(hv_load_relaxed(&function->published) - 1) & 1];
+}
+
 void hv_costs_average(struct hv_function *function, const struct hv_sample_result *result, bool told, uint64_t others_ppm)
 {
     if (!is_entered(function))
@@ -189,8 +197,13 @@ void hv_costs_average(struct hv_function *function, const struct hv_sample_resul
         uint64_t parts = at_work < UNTOLD_PARTS ? UNTOLD_PARTS : at_work < most ? (uint64_t)at_work : most;
         hv_store_relaxed(&entry->learning_until_ns, UINT64_MAX - parts);
     }
+    struct hv_latest latest = {0};
+    if (told)
+        latest = hv_latest_with(latest_of(function), hv_load_relaxed(&function->published) - 1, result->used_ns);
+    else
+        hv_store_relaxed(latest_of(function), 0); /* others' turns are in it, in one more than in the other */
     do {
-        next = mean == 0 ? result->turn_ns : mean - mean / AVERAGED_OVER + result->used_ns / AVERAGED_OVER;
+        next = mean == 0 ? result->turn_ns : hv_latest_mean(mean, result->used_ns, AVERAGED_OVER, &latest);
     } while (!hv_cas_relaxed(&entry->cost_ns, &mean, next));
     hv_store_relaxed(&function->cost_ns, next == 0 ? 1 : next);
 }
@@ -218,8 +231,10 @@ uint64_t hv_costs_charge(const struct hv_function *function)
 
 void hv_costs_begin_anew(struct hv_function *function)
 {
-    if (is_entered(function))
-        hv_store_relaxed(&entry_at(hv_load_relaxed(&function->published) - 1)->cost_ns, hv_load_relaxed(&function->cost_ns));
+    if (!is_entered(function))
+        return;
+    hv_store_relaxed(&entry_at(hv_load_relaxed(&function->published) - 1)->cost_ns, hv_load_relaxed(&function->cost_ns));
+    hv_store_relaxed(latest_of(function), 0); /* some of them are of the work as it was */
 }
 
 void hv_costs_publish(struct hv_function *function, uint64_t now_ns)

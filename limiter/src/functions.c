@@ -15,6 +15,7 @@
  * each other, which makes all of them longer at once. */
 #define RUN 4
 #define OTHER_ALONE UINT64_C(2)
+#define OTHER_SEEN UINT64_C(2)
 #define OTHER_SHORT UINT64_C(4)
 #define SHORT_NS UINT64_C(200000)
 #define OTHER_EACH UINT64_C(3)
@@ -107,9 +108,18 @@ static uint64_t other_from(const struct hv_function *function, const struct hv_m
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     if (function->is_long)
         return measured->own == 1 && !measured->beside_others ? cost * OTHER_ALONE : 0;
-    if (measured->beside_others) /* those that run beside each other all meet the same turn */
-        return measured->crowd == 1 ? cost * OTHER_BESIDE : 0;
+    if (measured->too_little && !measured->held)
+        return cost * OTHER_SEEN;
+    if (measured->beside_others)
+        return measured->crowd == 1 || (cost <= SHORT_NS && measured->begin_ns != 0) ? cost * OTHER_BESIDE : 0;
     return cost * (measured->crowd == 1 ? OTHER_ALONE : cost <= SHORT_NS ? OTHER_SHORT : OTHER_EACH * measured->crowd);
+}
+
+/* A launch that may have waited for its turn, where the driver sees the Pod busier than it is charged. */
+static bool longer_than_turns(const struct hv_function *function, const struct hv_measured *measured, uint32_t ns)
+{
+    uint64_t cost = hv_load_relaxed(&function->cost_ns);
+    return measured->too_little && !measured->held && cost > SHORT_NS && ns >= cost * OTHER_EACH * measured->crowd;
 }
 
 /* One more time: is the work other work? What was launched behind other work of its stream has no turn of others before
@@ -122,8 +132,11 @@ static bool is_other(struct hv_function *function, const struct hv_measured *mea
         function->run = 0;
         return false;
     }
-    if (measured->idle && measured->crowd != 1 && !function->is_long)
+    if (measured->idle && measured->crowd != 1 && !function->is_long && !longer_than_turns(function, measured, ns))
         return false; /* it may have waited for its turn */
+    if (measured->beside_others && measured->crowd != 1 && measured->begin_ns < function->run_upto_ns && function->run != 0)
+        return false; /* those that run beside each other all meet the same turn */
+    function->run_upto_ns = measured->begin_ns + ns;
     function->run_ns[function->run++] = ns;
     return function->run >= (measured->crowd == 0 && !function->is_long ? RUN_UNTOLD : RUN);
 }

@@ -58,6 +58,7 @@ struct hv_function {
     uint32_t run_ns[HV_LONGEST_RUN];
     uint64_t run_since_ns;  /* when the first launch of it was begun */
     uint64_t run_ended_ns;  /* charges that have ended meanwhile */
+    uint64_t run_upto_ns;   /* up to when the last one of them ran, by begin_ns */
 } __attribute__((aligned(HV_CACHE_LINE)));
 
 _Static_assert(offsetof(struct hv_function, recent_ns) <= HV_CACHE_LINE, "the first line is read by every launch");
@@ -131,11 +132,13 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
  * and its correction is for costs as they are, so they stay unless the work is
  * other work. crowd: processes at work on the device, this one and the Pod's
  * other ones among them; 0: not known. crowd_told: the same by what was told last,
- * where held. own: of the Pod; only told of long ones. enough_charged: of what the process had been charged enough was
- * under way to fill its turns while this launch was. One thread at a time for each entry. */
+ * where held. begin_ns: when it began, by any clock; 0: not known, or no matter. own: of the Pod; only told of long ones.
+ * enough_charged: of what the process had been charged enough was under way to fill its turns while this launch was. One
+ * thread at a time for each entry. */
 struct hv_measured {
     uint64_t ns;
     uint64_t own_ns;
+    uint64_t begin_ns;
     uint32_t crowd;
     uint32_t crowd_told;
     uint32_t own;

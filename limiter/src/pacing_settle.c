@@ -19,6 +19,22 @@ void hv_gate_count(struct hv_gate *gate, bool copy, bool brief, uint64_t gpu_ns)
         hv_add_relaxed(&gate->usage->brief_ns, gpu_ns);
 }
 
+/* Processes whose launches wait for each other. */
+static uint32_t together(const struct hv_gate *gate)
+{
+    uint32_t own = hv_slots_at_work(&hv_files()->slots, gate->device);
+    return own == 0 ? 1 : own;
+}
+
+/* More is owed than this launch took: then launches take more than they are charged time after time, or did, and what
+ * each is off by now is no chance that the next one makes up for. */
+static bool owes_much(const struct hv_gate *gate, const struct hv_sample_result *result)
+{
+    uint64_t more = result->used_ns > result->charged_ns ? result->used_ns : result->charged_ns;
+    return result->laid && hv_untold_is_over(gate) &&
+           hv_load_relaxed(&gate->usage->debt_ns) > hv_gate_corrected(gate, result->kept, more);
+}
+
 /* A charge was too low. One that was a guess, or far off, is put right at its
  * place, as far as nobody then waits longer than for this launch; all else is
  * debt. */
@@ -26,7 +42,7 @@ static void charge_later(struct hv_gate *gate, const struct hv_sample_result *re
 {
     struct hv_bucket_terms terms = hv_gate_bucket_terms(gate);
     uint64_t left = hv_gate_corrected(gate, result->kept, gpu_ns), owed = 0;
-    if (result->guessed || result->used_ns / UNFORESEEN > result->charged_ns) {
+    if (result->guessed || result->used_ns / UNFORESEEN > result->charged_ns || owes_much(gate, result)) {
         uint64_t all = hv_gate_corrected(gate, result->kept, result->used_ns);
         /* One that goes on may be told of before it ends; what was placed of it so far is taken back then. */
         if (result->used_ns >= HV_LONG_NS && !result->unfinished)
@@ -37,7 +53,7 @@ static void charge_later(struct hv_gate *gate, const struct hv_sample_result *re
         hv_add_relaxed(&gate->usage->returned_ns, back_wall);
         left -= owed - back;
         left = hv_bucket_charge_since(&gate->usage->bucket_ns, &terms, left, result->began_ns,
-                                      gate->now_ns + hv_bucket_wall_ns(all, gate->share_ppm));
+                                      gate->now_ns + hv_bucket_wall_ns(all, gate->share_ppm) * (result->unlearned ? 1 : together(gate)));
     }
     hv_debt_add(&gate->usage->debt_ns, &terms, left + owed);
     hv_gate_count(gate, false, !result->laid, gpu_ns);

@@ -32,6 +32,12 @@ uint64_t hv_untold_placed(const struct hv_gate *gate, uint64_t gpu_ns)
     return assumed > fastest ? assumed : fastest;
 }
 
+bool hv_untold_is_over(const struct hv_gate *gate)
+{
+    uint64_t until = hv_load_relaxed(&gate->process->sampler.untold_until_ns[gate->device]);
+    return gate->now_ns >= until + UNTOLD_NS;
+}
+
 void hv_untold_note(struct hv_gate *gate, const struct hv_sample_result *result)
 {
     struct hv_sampler *sampler = &gate->process->sampler;

@@ -15,6 +15,9 @@ uint64_t hv_untold_placed(const struct hv_gate *gate, uint64_t gpu_ns);
 /* Has the daemon told, and not so long ago that it is nothing any more? */
 bool hv_untold_is_told(const struct hv_gate *gate);
 
+/* The first moments of the process, and the half second in which that is set right, are over. */
+bool hv_untold_is_over(const struct hv_gate *gate);
+
 /* Of what a launch that has ended took, so much was measured while nobody told. */
 void hv_untold_note(struct hv_gate *gate, const struct hv_sample_result *result);
 

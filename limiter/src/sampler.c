@@ -238,6 +238,7 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = sample->turn_ns =
             sample->least_ns = sample->most_ns = sample->untold_ns = 0;
         sample->unplaced = false;
+        sample->outgrown = false;
         if (sample->unlearned)
             hv_add_acq_rel_32(&function->in_flight, 1);
         if (sample->laid) {

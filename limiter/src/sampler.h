@@ -44,6 +44,8 @@ struct hv_sample {
     uint64_t ready_at_ns;  /* just before the launch */
     uint64_t gap_ns;       /* between start event and launch on an idle stream: not the launch's time */
     bool unlearned;        /* cost was not known: its charge was a guess */
+    bool outgrown;         /* takes far more than its charge: charged while it runs, */
+    uint64_t foreseen_ns;  /* and what it was charged at first */
     bool laid;             /* onto the Pod's line of GPU time, as far as it has gone */
     uint64_t laid_from_ns; /* 0: not begun, or not known */
     uint64_t laid_upto_ns;
@@ -112,7 +114,8 @@ struct hv_sample_result {
     uint64_t untold_ns; /* of that, so much while nobody told how many turns others had */
     uint64_t turn_ns;  /* what of it turns left to this process: the same in the mean, whoever tells first of a moment */
     bool laid;         /* a long launch, or one whose cost was not known */
-    bool guessed;      /* the latter */
+    bool guessed;      /* the latter, or far off */
+    bool unlearned;    /* the latter: nothing was known of the function */
     bool unplaced;     /* its charge had no place in the bucket */
     bool unfinished;   /* it goes on, and has taken more than it was charged so far; only a guess is put right so early */
     bool other;    /* the function has turned out to be other work than before */

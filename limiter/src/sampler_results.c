@@ -26,6 +26,9 @@
 #define MOST_TIMES 1000
 #define FAR_OFF 2 /* times its charge */
 
+/* Times its charge that a launch must take to be unlike those before it. */
+#define UNFORESEEN 4
+
 /* How long a correction that was for work as it was is left out of account, unless the daemon has moved it before. */
 #define VOID_NS UINT64_C(2000000000)
 
@@ -121,17 +124,32 @@ void hv_sample_lay_unfinished(struct hv_sampler *sampler, const struct hv_files 
         lay(files, sample, begin_ns, now_ns, hv_neighbours_told(files, sample->device, now_ns));
 }
 
+/* What is under way takes so many times as much more than it was charged. */
+static void count_longer(struct hv_sampler *sampler, uint32_t device, uint64_t more)
+{
+    hv_store_relaxed(&sampler->longer_times[device], more < MOST_TIMES ? more : MOST_TIMES);
+    hv_store_relaxed(&sampler->longer_upto_ns[device], hv_load_relaxed(&sampler->charged_ns[device]));
+}
+
 bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, struct hv_sample_result *result)
 {
     uint64_t used = hv_bucket_wall_ns(sample->own_ns, hv_survey_overlap_ppm(sampler, sample->device)); /* the same quotient */
-    if (!sample->laid || !sample->unlearned || used <= sample->charged_ns)
+    uint64_t elapsed = sample->laid_upto_ns - sample->laid_from_ns;
+    bool far_off = used / UNFORESEEN > sample->charged_ns && elapsed / UNFORESEEN > sample->function->undisturbed_ns;
+    if (!sample->laid || used <= sample->charged_ns || !(sample->unlearned || sample->outgrown || far_off))
         return false;
+    if (!sample->unlearned && !sample->outgrown)
+        sample->foreseen_ns = sample->charged_ns;
+    if (!sample->unlearned && sample->foreseen_ns != 0) /* what is queued behind it is likely to take as much more */
+        count_longer(sampler, sample->device, used / sample->foreseen_ns - 1);
+    sample->outgrown = true;
     *result = (struct hv_sample_result){.function = sample->function,
                                         .charged_ns = sample->charged_ns,
                                         .began_ns = sample->laid_from_ns,
                                         .used_ns = sample->own_ns,
                                         .laid = true,
                                         .guessed = true,
+                                        .unlearned = sample->unlearned,
                                         .unfinished = true};
     hv_add_relaxed(&sampler->long_ns[sample->device], used - sample->charged_ns);
     hv_add_relaxed(&sampler->under_way_ns[sample->device], used - sample->charged_ns);
@@ -281,8 +299,7 @@ static void count_anew(struct hv_sampler *sampler, const struct hv_files *files,
     uint32_t device = sample->device;
     uint64_t cost = hv_load_relaxed(&sample->function->cost_ns);
     uint64_t more = before_ns != 0 && cost > before_ns ? cost / before_ns - 1 : 0; /* the rest is no matter here */
-    hv_store_relaxed(&sampler->longer_times[device], more < MOST_TIMES ? more : MOST_TIMES);
-    hv_store_relaxed(&sampler->longer_upto_ns[device], hv_load_relaxed(&sampler->charged_ns[device]));
+    count_longer(sampler, device, more);
     if (charges_are_too_little(files, device)) {
         hv_store_relaxed(&sampler->void_until_ns[device], now_ns + VOID_NS);
         hv_store_relaxed(&sampler->void_ppm[device], hv_load_relaxed(&files->control[device]->correction_ppm));
@@ -348,7 +365,8 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
     if (sample->laid) {
         lay_all(sampler, files, sample, result.measured_ns, now_ns);
         result.laid = true;
-        result.guessed = sample->unlearned;
+        result.guessed = sample->unlearned || sample->outgrown;
+        result.unlearned = sample->unlearned;
         result.unplaced = sample->unplaced;
         result.began_ns = sample->laid_from_ns;
         measured.own = own_at_work(files, sample->device, now_ns);
@@ -362,6 +380,9 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
         result.turn_ns = together ? sample->turn_ns : result.used_ns;
     }
     uint64_t before = hv_load_relaxed(&sample->function->cost_ns);
+    if (measured.beside_others && !sample->laid && result.measured_ns / FAR_OFF > before &&
+        !begin_of(&sampler->clocks[sample->device], sample, &measured.begin_ns))
+        measured.begin_ns = 0;
     uint32_t run_before = sample->function->run;
     bool other = hv_function_learn(sample->function, &measured);
     if (run_before != 0)

@@ -158,6 +158,10 @@ CHANGES = {
     "20 us to 200 us, beside": (Load(percent=25, kernels=(20,), later=(200,)), True),
     "1 ms to 10 ms, beside": (Load(percent=25, kernels=(1000,), later=(10000,)), True),
     "10 ms to 1 ms, beside": (Load(percent=25, kernels=(10000,), later=(1000,)), True),
+    "two processes of four streams, beside": (
+        Load(percent=60, kernels=(20,), later=(200,), processes=2, streams=4),
+        True,
+    ),
 }
 MORE_CHANGES = {
     "20 us to 200 us": (Load(percent=25, kernels=(20,), later=(200,)), False),
@@ -174,6 +178,8 @@ MORE_CHANGES = {
     "four streams": (Load(percent=25, kernels=(100,), later=(1000,), streams=4, grid=10000), False),
     "10 ms to 100 ms": (Load(percent=25, kernels=(10000,), later=(100_000,)), False),
     "20 ms to 2 ms": (Load(percent=50, kernels=(20000,), later=(2000,)), True),
+    "two processes of four streams": (Load(percent=50, kernels=(100,), later=(1000,), processes=2, streams=4), False),
+    "eight processes of four streams": (Load(percent=25, kernels=(20,), later=(200,), processes=8, streams=4), False),
 }
 
 
@@ -184,12 +190,40 @@ def test_the_same_function_ten_times_as_long_settles_again_within_a_second(name:
     load, beside = (CHANGES | MORE_CHANGES)[name]
     load = replace(load, change_ms=5000, same=True)
     result = run(Cell(pods=(load, BESIDE) if beside else (load,), seconds=12), tmp_path)
-    launched, as_before = sum(result.launches), 12 * load.share / load.kernels[0] * 1e6
+    beside_each_other = load.streams if load.grid < 1000 else 1
+    launched, as_before = sum(result.launches), 12 * load.share / load.kernels[0] * 1e6 * beside_each_other
     assert (launched < as_before) == (load.later > load.kernels)  # it has changed
     points = 2 if beside else 1
     assert result.percent(1, 5) == pytest.approx(load.percent, abs=points)
     for end in (8, 10, 13):
         assert result.percent(6, end) == pytest.approx(load.percent, abs=points)
+
+
+# Where a single launch is some points of two seconds, or others' turns make it hard to see.
+WINDOWS = {
+    "long ones in four streams": (Load(percent=90, kernels=(5000,), later=(50000,), streams=4), False),
+    "eight processes of four streams": (
+        Load(percent=25, kernels=(1000,), later=(10000,), processes=8, streams=4),
+        False,
+    ),
+}
+MORE_WINDOWS = {
+    "long ones in two processes": (Load(percent=25, kernels=(5000,), later=(50000,), processes=2), False),
+    "long ones in four streams, beside": (Load(percent=40, kernels=(5000,), later=(50000,), streams=4), True),
+    "100 us in four streams, beside": (Load(percent=40, kernels=(100,), later=(1000,), streams=4), True),
+    "eight processes of four streams, beside": (
+        Load(percent=50, kernels=(20,), later=(200,), processes=8, streams=4),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*WINDOWS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_WINDOWS)])
+def test_over_the_window_from_a_second_after_it_has_changed_the_share_is_right(name: str, tmp_path: Path) -> None:
+    load, beside = (WINDOWS | MORE_WINDOWS)[name]
+    load = replace(load, change_ms=5000, same=True)
+    result = run(Cell(pods=(load, BESIDE) if beside else (load,), seconds=15), tmp_path)
+    assert result.percent(6, 16) == pytest.approx(load.percent, abs=2)
 
 
 def test_guaranteed_shares_where_limits_sum_up_to_more_than_the_card(tmp_path: Path) -> None:
