@@ -43,6 +43,6 @@ uint64_t hv_latest_mean(uint64_t mean_ns, uint64_t own_ns, uint64_t over, const 
     bool more = latest->now_ns > mean_ns + off && latest->before_ns > mean_ns + off;
     bool less = latest->now_ns < mean_ns - off && latest->before_ns < mean_ns - off;
     if (known && (more || less))
-        return (latest->now_ns + latest->before_ns) / 2;
+        return latest->now_ns;
     return mean_ns - mean_ns / over + own_ns / over;
 }

@@ -34,8 +34,8 @@ static void twice_as_much_is_seen_after_eight(void)
 static void a_tenth_more_after_sixteen(void)
 {
     uint64_t word = 0;
-    CHECK(after_alike(&word, 50 * MS, 55, HV_LATEST) < 52 * MS);
-    CHECK(after_alike(&word, 51 * MS, 55, HV_LATEST) > 54 * MS);
+    CHECK(after_alike(&word, 50 * MS, 56, HV_LATEST) < 52 * MS);
+    CHECK(after_alike(&word, 51 * MS, 56, HV_LATEST) > 54 * MS);
     word = 0;
     CHECK(after_alike(&word, 50 * MS, 45, 2 * HV_LATEST) < 46 * MS);
 }
