@@ -181,7 +181,8 @@ static uint64_t *latest_of(const struct hv_function *function)
     return &hv_files()->devices[function->device]->latest[(hv_load_relaxed(&function->published) - 1) & 1];
 }
 
-void hv_costs_average(struct hv_function *function, const struct hv_sample_result *result, bool told, uint64_t others_ppm)
+void hv_costs_average(struct hv_function *function, const struct hv_sample_result *result, bool told, bool early,
+                      uint64_t others_ppm)
 {
     if (!is_entered(function))
         return;
@@ -198,7 +199,7 @@ void hv_costs_average(struct hv_function *function, const struct hv_sample_resul
         hv_store_relaxed(&entry->learning_until_ns, UINT64_MAX - parts);
     }
     struct hv_latest latest = {0};
-    if (told)
+    if (told && !early)
         latest = hv_latest_with(latest_of(function), hv_load_relaxed(&function->published) - 1, result->used_ns);
     else
         hv_store_relaxed(latest_of(function), 0); /* others' turns are in it, in one more than in the other */

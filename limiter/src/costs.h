@@ -35,8 +35,8 @@ void hv_costs_measures_on(const struct hv_function *function, uint64_t now_ns);
  * chance, and would make one pay for others; so the first time counts as what
  * turns left of it. told: somebody tells how many turns others have. Measured before
  * anybody ever did, it is priced once somebody does: in the next one of these, or by
- * hv_costs_price(). */
-void hv_costs_average(struct hv_function *function, const struct hv_sample_result *result, bool told,
+ * hv_costs_price(). early: in the first second of the process, in which what the latest have in common may be others' turns. */
+void hv_costs_average(struct hv_function *function, const struct hv_sample_result *result, bool told, bool early,
                       uint64_t others_ppm);
 
 /* Others turn out to have had so many turns on the device while its cost was learned. */

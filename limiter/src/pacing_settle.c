@@ -42,7 +42,8 @@ static void charge_later(struct hv_gate *gate, const struct hv_sample_result *re
 {
     struct hv_bucket_terms terms = hv_gate_bucket_terms(gate);
     uint64_t left = hv_gate_corrected(gate, result->kept, gpu_ns), owed = 0;
-    if (result->guessed || result->used_ns / UNFORESEEN > result->charged_ns || owes_much(gate, result)) {
+    bool again = owes_much(gate, result);
+    if (result->guessed || result->used_ns / UNFORESEEN > result->charged_ns || again) {
         uint64_t all = hv_gate_corrected(gate, result->kept, result->used_ns);
         /* One that goes on may be told of before it ends; what was placed of it so far is taken back then. */
         if (result->used_ns >= HV_LONG_NS && !result->unfinished)
@@ -53,7 +54,7 @@ static void charge_later(struct hv_gate *gate, const struct hv_sample_result *re
         hv_add_relaxed(&gate->usage->returned_ns, back_wall);
         left -= owed - back;
         left = hv_bucket_charge_since(&gate->usage->bucket_ns, &terms, left, result->began_ns,
-                                      gate->now_ns + hv_bucket_wall_ns(all, gate->share_ppm) * (result->unlearned ? 1 : together(gate)));
+                                      gate->now_ns + hv_bucket_wall_ns(all, gate->share_ppm) * (again ? together(gate) : 1));
     }
     hv_debt_add(&gate->usage->debt_ns, &terms, left + owed);
     hv_gate_count(gate, false, !result->laid, gpu_ns);
@@ -115,7 +116,7 @@ void hv_gate_poll(struct hv_gate *gate)
             hv_store_relaxed(&gate->usage->relearned_at_ns, gate->now_ns);
         if (results[i].laid && hv_load_relaxed_32(&results[i].function->is_long) != 0)
             hv_costs_average(results[i].function, &results[i], hv_untold_is_told(gate),
-                             hv_load_relaxed(&gate->control->others_ppm));
+                             !hv_untold_is_over(gate), hv_load_relaxed(&gate->control->others_ppm));
         hv_costs_publish(results[i].function, gate->now_ns);
     }
     if (count != 0)

@@ -94,7 +94,7 @@ static uint64_t priced(uint64_t measured_ns, uint64_t turn_ns, uint64_t others_p
     struct hv_function first = graph(), other = {.kind = first.kind, .shape = first.shape, .is_long = 1};
     const struct hv_sample_result result = {
         .measured_ns = measured_ns, .used_ns = measured_ns, .turn_ns = turn_ns, .untold_ns = measured_ns};
-    hv_costs_average(&first, &result, false, 0);
+    hv_costs_average(&first, &result, false, true, 0);
     CHECK_EQUAL(shared(&first)->cost_ns, turn_ns);
     hv_costs_price(&other, others_ppm);
     uint64_t cost = other.cost_ns;
@@ -116,11 +116,11 @@ static void one_that_was_told_of_prices_those_before(void)
 {
     struct hv_function first = graph();
     struct hv_sample_result result = {.measured_ns = 40 * MS, .used_ns = 40 * MS, .turn_ns = 40 * MS, .untold_ns = 40 * MS};
-    hv_costs_average(&first, &result, false, 0);
+    hv_costs_average(&first, &result, false, true, 0);
     result.untold_ns = result.used_ns = 0; /* all of its moments were told of by others already: that tells nobody anything */
-    hv_costs_average(&first, &result, false, 0);
+    hv_costs_average(&first, &result, false, true, 0);
     result.used_ns = 20 * MS;
-    hv_costs_average(&first, &result, true, HV_SHARE_FULL_PPM);
+    hv_costs_average(&first, &result, true, true, HV_SHARE_FULL_PPM);
     CHECK(first.cost_ns >= 19 * MS && first.cost_ns <= 20 * MS);
 }
 
