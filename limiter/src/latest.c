@@ -1,7 +1,5 @@
 #include "latest.h"
 
-#include <stdbool.h>
-
 #include "hypervisor_atomics.h"
 
 #define TIMES 2
@@ -39,10 +37,7 @@ uint64_t hv_latest_mean(uint64_t mean_ns, uint64_t own_ns, uint64_t over, const 
     uint64_t off = mean_ns / OFF_PART;
     if (latest->now_ns / TIMES > mean_ns)
         return latest->now_ns;
-    bool known = latest->now_ns != 0 && latest->before_ns != 0;
-    bool more = latest->now_ns > mean_ns + off && latest->before_ns > mean_ns + off;
-    bool less = latest->now_ns < mean_ns - off && latest->before_ns < mean_ns - off;
-    if (known && (more || less))
+    if (latest->now_ns > mean_ns + off && latest->before_ns > mean_ns + off)
         return latest->now_ns;
     return mean_ns - mean_ns / over + own_ns / over;
 }

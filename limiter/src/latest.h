@@ -24,7 +24,7 @@ struct hv_latest {
 struct hv_latest hv_latest_with(uint64_t *word, uint64_t number, uint64_t own_ns);
 
 /* The mean over about the last `over` launches after one more that took own_ns: at once that of the latest, where they
- * took twice as much, or where they and those before them were off to the same side. */
+ * took twice as much, or where both they and those before them took more. What is charged too much is given back. */
 uint64_t hv_latest_mean(uint64_t mean_ns, uint64_t own_ns, uint64_t over, const struct hv_latest *latest);
 
 #endif

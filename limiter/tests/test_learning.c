@@ -1,4 +1,4 @@
-/* test: sources=limiter/src/costs.c,limiter/src/bucket.c,limiter/src/coverage.c include=limiter/include,limiter/src,limiter/tests variants=plain,address */
+/* test: sources=limiter/src/costs.c,limiter/src/latest.c,limiter/src/bucket.c,limiter/src/coverage.c include=limiter/include,limiter/src,limiter/tests variants=plain,address */
 /* What processes of a Pod learn from each other about a function that none of them has measured. The tests play two: what
  * this one measures, and what another one has written into the table they share. */
 #include "costs.h"
@@ -11,7 +11,8 @@
 #define START (123456 * MS)
 
 static struct hv_learned_cost table[HV_LEARNED_COSTS];
-static struct hv_files files = {.costs = (unsigned char *)table, .cost_stride = sizeof *table};
+static struct hv_device_usage usage;
+static struct hv_files files = {.costs = (unsigned char *)table, .cost_stride = sizeof *table, .devices = {&usage}};
 const struct hv_files *hv_attached_files = &files;
 
 void *hv_driver_call(enum hv_call_id id)
@@ -124,8 +125,28 @@ static void one_that_was_told_of_prices_those_before(void)
     CHECK(first.cost_ns >= 19 * MS && first.cost_ns <= 20 * MS);
 }
 
+/* From half way on they take ten times as long. */
+static uint64_t after_eight_longer(bool early)
+{
+    struct hv_function first = graph();
+    struct hv_sample_result result = {.measured_ns = 5 * MS, .used_ns = 5 * MS, .turn_ns = 5 * MS};
+    for (int i = 0; i < 16; i++)
+        hv_costs_average(&first, &result, true, early, HV_SHARE_FULL_PPM);
+    result.used_ns = 50 * MS;
+    for (int i = 0; i < 8; i++)
+        hv_costs_average(&first, &result, true, early, HV_SHARE_FULL_PPM);
+    return first.cost_ns;
+}
+
+static void work_that_takes_longer_is_followed_at_once(void)
+{
+    CHECK(after_eight_longer(false) > 49 * MS);
+    CHECK(after_eight_longer(true) < 20 * MS); /* may be others' turns */
+}
+
 int main(void)
 {
+    work_that_takes_longer_is_followed_at_once();
     one_measures_as_long_as_it_takes();
     nobody_goes_on_for_another();
     a_short_one_is_measured_some_times();

@@ -176,7 +176,6 @@ MORE_CHANGES = {
     "two processes": (Load(percent=25, kernels=(100,), later=(1000,), processes=2), False),
     "eight processes": (Load(percent=50, kernels=(100,), later=(1000,), processes=8), False),
     "four streams": (Load(percent=25, kernels=(100,), later=(1000,), streams=4, grid=10000), False),
-    "10 ms to 100 ms": (Load(percent=25, kernels=(10000,), later=(100_000,)), False),
     "20 ms to 2 ms": (Load(percent=50, kernels=(20000,), later=(2000,)), True),
     "two processes of four streams": (Load(percent=50, kernels=(100,), later=(1000,), processes=2, streams=4), False),
     "eight processes of four streams": (Load(percent=25, kernels=(20,), later=(200,), processes=8, streams=4), False),
@@ -208,8 +207,9 @@ WINDOWS = {
     ),
 }
 MORE_WINDOWS = {
+    "10 ms to 100 ms": (Load(percent=25, kernels=(10000,), later=(100_000,)), False),
     "long ones in two processes": (Load(percent=25, kernels=(5000,), later=(50000,), processes=2), False),
-    "long ones in four streams, beside": (Load(percent=40, kernels=(5000,), later=(50000,), streams=4), True),
+    "long ones in four streams, beside": (Load(percent=25, kernels=(5000,), later=(50000,), streams=4), True),
     "100 us in four streams, beside": (Load(percent=40, kernels=(100,), later=(1000,), streams=4), True),
     "eight processes of four streams, beside": (
         Load(percent=50, kernels=(20,), later=(200,), processes=8, streams=4),
