@@ -138,7 +138,8 @@ def _summary(part: Summary, clock: str) -> Figure:
         note=f"median of the absolute errors {part.median:.2f}; {part.within} within their target; settled in "
         f"{part.settle_median:.1f} s (median), {part.settle_most:.1f} s (most); longest stall "
         f"{part.longest_stall_ms:.0f} ms, {part.stalls_within} within the bound of stalls, "
-        f"{part.later_stalls_within} after the first second",
+        f"{part.later_stalls_within} after the first second, {part.stalls_without} beyond it but no "
+        "longer than without the limiter",
     )
 
 

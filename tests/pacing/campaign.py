@@ -97,6 +97,8 @@ def outcomes(
             return None
         cell = cell_of(choice)
         outcome = outcome_of(cell, measured(cell), values=words_of(choice), revision=now)
+        if outcome.stall_ms > outcome.stall_bound_ms:
+            outcome = with_control(cell, outcome)
         if file is not None:
             keep(file, outcome)
         return outcome
@@ -106,6 +108,12 @@ def outcomes(
         yield from (outcome for outcome in pool.map(one, choices) if outcome is not None)
     finally:
         pool.shutdown(cancel_futures=True)  # what has begun ends
+
+
+def with_control(cell: Cell, outcome: Outcome) -> Outcome:
+    """With the longest stall of the same load without the limiter: the driver's queue has an end as well."""
+    control = measured(cell, limited=False)
+    return outcome if isinstance(control, str) else replace(outcome, stall_without_ms=control.longest_stall_ms)
 
 
 def measured(cell: Cell, *, real: bool = False, limited: bool = True) -> Result | str:

@@ -22,6 +22,7 @@ class Outcome:
     """error and points as of Result and Cell; NaN and why where the cell could not be measured.
 
     values: by factor of the matrix, empty for a cell that is not of it. settle_seconds: inf where it never settled.
+    stall_without_ms: the longest one of the same load without the limiter, 0 where it was not asked for.
     revision: of the limiter.
     """
 
@@ -34,6 +35,7 @@ class Outcome:
     stall_ms: float = math.nan
     later_stall_ms: float = math.nan
     stall_bound_ms: float = math.nan
+    stall_without_ms: float = 0.0
     revision: str = ""
     why: str = ""
 
@@ -41,6 +43,11 @@ class Outcome:
     def holds(self) -> bool:
         """Is the error within what the cell allows? Not where it is not known."""
         return abs(self.error) <= self.points
+
+    @property
+    def stalls_by_itself(self) -> bool:
+        """Did a launch wait beyond the bound, and no longer than the driver's own queue makes it wait?"""
+        return self.stall_bound_ms < self.stall_ms <= self.stall_without_ms
 
     @property
     def key(self) -> str:

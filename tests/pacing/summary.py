@@ -28,6 +28,7 @@ class Summary:
     longest_stall_ms: float
     stalls_within: int
     later_stalls_within: int
+    stalls_without: int  # beyond the bound, and no longer than without the limiter
 
     @property
     def worst(self) -> float:
@@ -58,6 +59,7 @@ def summary(name: str, some: Iterable[Outcome]) -> Summary | None:
         longest_stall_ms=max(each.stall_ms for each in known),
         stalls_within=sum(each.stall_ms <= each.stall_bound_ms for each in known),
         later_stalls_within=sum(each.later_stall_ms <= each.stall_bound_ms for each in known),
+        stalls_without=sum(each.stalls_by_itself for each in known),
     )
 
 

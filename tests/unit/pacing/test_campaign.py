@@ -143,6 +143,32 @@ def test_none_is_begun_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) ->
     assert len(list(campaign.outcomes(campaign.in_order()[:3], workers=1))) == 3
 
 
+@pytest.mark.parametrize(("without", "by_itself"), [(400.0, True), (29.0, False)])
+def test_a_wait_beyond_the_bound_is_compared_with_the_same_load_without_the_limiter(
+    without: float, by_itself: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def measured(cell: Cell, *, limited: bool = True) -> Result | str:
+        asked.append(limited)
+        return Result(
+            cell=cell,
+            marks=(0.0, 1.0, 6.0, 11.0, 16.0, 21.0),
+            busy=tuple(((0.0, 1.0, 6.0, 11.0, 16.0, 21.0),) * pod.devices for pod in cell.pods),
+            longest_stall_ms=30e6 if limited else without * 1e6,
+            longest_later_stall_ms=1,
+            launches=(1,),
+            correction=1,
+        )
+
+    monkeypatch.setattr(campaign, "measured", measured)
+    found = list(campaign.outcomes(campaign.in_order()[:3], workers=1))
+    assert sorted(asked) == [False] * 3 + [True] * 4  # one builds what all need
+    assert [each.stalls_by_itself for each in found] == [by_itself] * 3
+    of_all = next(iter(summaries(found)))
+    assert of_all.stalls_without == (3 if by_itself else 0)
+
+
 def test_a_summary_says_what_is_worst_and_where_it_lies() -> None:
     choices = campaign.in_order()
     bad = {choice for choice in choices if words_of(choice)["kernels"] == "mix" and words_of(choice)["streams"] == "4"}
