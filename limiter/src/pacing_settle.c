@@ -7,9 +7,6 @@
  * learned while others had their turns on the device. */
 #define OVERCHARGED_PART 4
 
-/* Times its charge that a launch must take to be unlike those before it. */
-#define UNFORESEEN 4
-
 void hv_gate_count(struct hv_gate *gate, bool copy, bool brief, uint64_t gpu_ns)
 {
     if (copy)
@@ -43,7 +40,7 @@ static void charge_later(struct hv_gate *gate, const struct hv_sample_result *re
     struct hv_bucket_terms terms = hv_gate_bucket_terms(gate);
     uint64_t left = hv_gate_corrected(gate, result->kept, gpu_ns), owed = 0;
     bool again = owes_much(gate, result);
-    if (result->guessed || result->used_ns / UNFORESEEN > result->charged_ns || again) {
+    if (result->guessed || result->used_ns / HV_UNFORESEEN > result->charged_ns || again) {
         uint64_t all = hv_gate_corrected(gate, result->kept, result->used_ns);
         /* One that goes on may be told of before it ends; what was placed of it so far is taken back then. */
         if (result->used_ns >= HV_LONG_NS && !result->unfinished)

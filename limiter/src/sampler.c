@@ -5,6 +5,7 @@
 #include "driver.h"
 #include "os.h"
 #include "sampler_events.h"
+#include "sampler_laid.h"
 #include "sampler_results.h"
 #include "survey.h"
 

@@ -104,6 +104,9 @@ struct hv_sampler {
     struct hv_sample samples[HV_MAX_DEVICES][HV_SAMPLES];
 };
 
+/* Times its charge that a launch must take to be unlike those before it. */
+#define HV_UNFORESEEN 4
+
 /* What a sample has found out about a charge. */
 struct hv_sample_result {
     struct hv_function *function;

@@ -13,14 +13,6 @@
 struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct hv_sample *sample,
                                             const struct hv_files *files, uint64_t elapsed_ns, uint64_t now_ns);
 
-/* It has not ended. Those who compare accounts with the driver's can't wait for the end of a very long launch. */
-void hv_sample_lay_unfinished(struct hv_sampler *sampler, const struct hv_files *files, struct hv_sample *sample,
-                              uint64_t now_ns);
-
-/* Has it taken more than it was charged, where that was a guess? Then *result says so, and so much counts as charged from
- * now on: what nobody knew of would be time in which the Pod was idle, and lost to it. */
-bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, struct hv_sample_result *result);
-
 /* The sum of what has ended only grows: streams overtake each other. Returns by how much. */
 uint64_t hv_sample_advance_ended(struct hv_sampler *sampler, const struct hv_sample *sample);
 

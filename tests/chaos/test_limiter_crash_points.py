@@ -37,11 +37,17 @@ UNPASSED: dict[str, str | tuple[str, ...]] = {
         "hv_load_relaxed(&function->published) - 1)->cost_ns",
         "(&function->cost_ns, function->mean_ns)",
         "(&entry->learning_until_ns, &until, next)",
+        # No daemon tells of turns here; each is one word, and whoever comes next begins with what it finds.
+        "(&entry->learning_until_ns, &marked, 0)",
+        "(&entry->cost_ns, &cost, next)",
+        "latest_of(function), 0",
     ),
+    "latest.c": "(word, &found, next)",  # the same
     "pacing_settle.c": "relearned_at_ns",  # the same
     "pacing_untold.c": ("(&sampler->", "(word, 0)", "&function->untold", "->returned_ns"),  # no daemon tells here
     "pacing_pay.c": "->priced_ns",  # nor here
-    "sampler_results.c": ("(&sampler->", "(&sample->function->first_cost_ns"),  # a process's own samples
+    "sampler_results.c": ("(&sampler->", "(&sample->function->kept"),  # a process's own samples
+    "sampler_laid.c": ("(&sampler->", "(&sample->function->first_cost_ns"),  # the same
     "pacing_gate.c": "(&sampler->basis",  # a process's own; what the daemon's word was for
     "pacing.c": ("&function->impatient", "sampler.waited_in_vain"),  # a process's own; a launch that waits for seconds
     "hooks_processes.c": "told_of_nvml_tables",  # by nvidia-smi only
