@@ -243,7 +243,9 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
         result.turn_ns = together ? sample->turn_ns : result.used_ns;
     }
     uint64_t before = hv_load_relaxed(&sample->function->cost_ns);
-    if (measured.beside_others && !sample->laid && result.measured_ns / FAR_OFF > before &&
+    /* While a long one of the process is under way all its turns end in the midst of it, and with it what runs beside it. */
+    bool apart = measured.beside_others && !sample->laid && hv_load_relaxed(&sampler->long_ns[sample->device]) == 0;
+    if (apart && result.measured_ns / FAR_OFF > before &&
         !hv_sample_begin_of(&sampler->clocks[sample->device], sample, &measured.begin_ns))
         measured.begin_ns = 0;
     uint32_t run_before = sample->function->run;
