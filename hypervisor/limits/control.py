@@ -296,6 +296,9 @@ class Correction:
         moved = replace(self, value=value, frozen="", lowered=now if value < self.value else None)
         if leads_to < aim:
             return replace(moved, lowered=None, led=True, evidence=NO_EVIDENCE, lately=NO_EVIDENCE, row=())
+        if moved.lowered is not None and self.mean < self.last_share - BELOW_POINTS and self.lately.last.follows:
+            # What that leads to is told by readings from now on; those of before would say that it leads half as far.
+            return replace(moved, evidence=NO_EVIDENCE, lately=NO_EVIDENCE, row=())
         return moved
 
 
