@@ -79,7 +79,10 @@ uint64_t hv_length_untold(struct hv_length *length, const struct hv_length_taken
         uint32_t over = ++length->since < LATELY_OVER ? length->since : LATELY_OVER;
         length->least_ns = averaged(over == 1 ? taken->least_ns : length->least_ns, taken->least_ns, over);
         length->most_ns = averaged(over == 1 ? taken->most_ns : length->most_ns, taken->most_ns, over);
-        if (length->least_ns <= of->mean_ns + of->mean_ns / OTHER_PART)
+        /* Of each launch by itself, as these are: whoever is always first to tell of what several processes did together
+         * has a long mean, and the others short ones. */
+        uint64_t before_ns = length->turn.mean_ns > of->mean_ns ? length->turn.mean_ns : of->mean_ns;
+        if (length->least_ns <= before_ns + before_ns / OTHER_PART)
             return length->most_ns < of->mean_ns - of->mean_ns / OTHER_PART ? length->most_ns : of->mean_ns;
         *length = (struct hv_length){0};
     }
