@@ -111,7 +111,7 @@ static uint64_t other_from(const struct hv_function *function, const struct hv_m
     if (measured->too_little && !measured->held)
         return cost * OTHER_SEEN;
     if (measured->beside_others)
-        return measured->crowd == 1 || (cost <= SHORT_NS && measured->begin_ns != 0) ? cost * OTHER_BESIDE : 0;
+        return measured->crowd == 1 || (function->undisturbed_ns <= SHORT_NS && measured->begin_ns != 0) ? cost * OTHER_BESIDE : 0;
     return cost * (measured->crowd == 1 ? OTHER_ALONE : cost <= SHORT_NS ? OTHER_SHORT : OTHER_EACH * measured->crowd);
 }
 

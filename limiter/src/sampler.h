@@ -44,8 +44,7 @@ struct hv_sample {
     uint64_t ready_at_ns;  /* just before the launch */
     uint64_t gap_ns;       /* between start event and launch on an idle stream: not the launch's time */
     bool unlearned;        /* cost was not known: its charge was a guess */
-    bool outgrown;         /* takes far more than its charge: charged while it runs, */
-    uint64_t foreseen_ns;  /* and what it was charged at first */
+    bool outgrown;         /* takes far more than its charge: charged while it runs */
     bool laid;             /* onto the Pod's line of GPU time, as far as it has gone */
     uint64_t laid_from_ns; /* 0: not begun, or not known */
     uint64_t laid_upto_ns;

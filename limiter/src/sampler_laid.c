@@ -9,8 +9,6 @@
 /* Of a launch that has not ended. */
 #define LAY_EVERY_NS UINT64_C(20000000)
 
-#define MOST_TIMES 1000 /* as much more that what is queued may take */
-
 /* The time from the clock's base to an event in nanoseconds; false where the driver does not say. */
 static bool since_base(const struct hv_event_clock *clock, CUevent event, int64_t *ns)
 {
@@ -91,13 +89,6 @@ void hv_sample_lay_unfinished(struct hv_sampler *sampler, const struct hv_files 
         lay(files, sample, begin_ns, now_ns, hv_neighbours_told(files, sample->device, now_ns));
 }
 
-/* What is under way takes so many times as much more than it was charged. */
-void hv_sample_count_longer(struct hv_sampler *sampler, uint32_t device, uint64_t more)
-{
-    hv_store_relaxed(&sampler->longer_times[device], more < MOST_TIMES ? more : MOST_TIMES);
-    hv_store_relaxed(&sampler->longer_upto_ns[device], hv_load_relaxed(&sampler->charged_ns[device]));
-}
-
 bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, struct hv_sample_result *result)
 {
     uint64_t used = hv_bucket_wall_ns(sample->own_ns, hv_survey_overlap_ppm(sampler, sample->device)); /* the same quotient */
@@ -105,10 +96,6 @@ bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, st
     bool far_off = used / HV_UNFORESEEN > sample->charged_ns && elapsed / HV_UNFORESEEN > sample->function->undisturbed_ns;
     if (!sample->laid || used <= sample->charged_ns || !(sample->unlearned || sample->outgrown || far_off))
         return false;
-    if (!sample->unlearned && !sample->outgrown)
-        sample->foreseen_ns = sample->charged_ns;
-    if (!sample->unlearned && sample->foreseen_ns != 0) /* what is queued behind it is likely to take as much more */
-        hv_sample_count_longer(sampler, sample->device, used / sample->foreseen_ns - 1);
     sample->outgrown = true;
     *result = (struct hv_sample_result){.function = sample->function,
                                         .charged_ns = sample->charged_ns,

@@ -24,7 +24,4 @@ bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, st
 void hv_sample_lay_all(struct hv_sampler *sampler, const struct hv_files *files, struct hv_sample *sample,
                        uint64_t measured_ns, uint64_t now_ns);
 
-/* What is under way takes so many times as much more than it was charged. */
-void hv_sample_count_longer(struct hv_sampler *sampler, uint32_t device, uint64_t more);
-
 #endif

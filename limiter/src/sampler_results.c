@@ -20,6 +20,7 @@
 
 /* How much work that is other work than was charged may be told of with one launch. */
 #define MOST_MISSING_NS UINT64_C(1000000000)
+#define MOST_TIMES 1000
 #define FAR_OFF 2 /* times its charge */
 
 /* How long a correction that was for work as it was is left out of account, unless the daemon has moved it before. */
@@ -154,6 +155,13 @@ static uint64_t own_part(const struct hv_device_control *control, const struct h
     return scaled < sample->laid_ns ? (uint64_t)scaled : sample->laid_ns; /* not more than it was measured to take */
 }
 
+/* What is under way takes so many times as much more than it was charged. */
+static void count_longer(struct hv_sampler *sampler, uint32_t device, uint64_t more)
+{
+    hv_store_relaxed(&sampler->longer_times[device], more < MOST_TIMES ? more : MOST_TIMES);
+    hv_store_relaxed(&sampler->longer_upto_ns[device], hv_load_relaxed(&sampler->charged_ns[device]));
+}
+
 /* The work is other work than before_ns was charged for: so is what is still under way of it, and a correction that
  * was raised because of that is for charges as they were. */
 static void count_anew(struct hv_sampler *sampler, const struct hv_files *files, const struct hv_sample *sample,
@@ -162,7 +170,7 @@ static void count_anew(struct hv_sampler *sampler, const struct hv_files *files,
     uint32_t device = sample->device;
     uint64_t cost = hv_load_relaxed(&sample->function->cost_ns);
     uint64_t more = before_ns != 0 && cost > before_ns ? cost / before_ns - 1 : 0; /* the rest is no matter here */
-    hv_sample_count_longer(sampler, device, more);
+    count_longer(sampler, device, more);
     if (charges_are_too_little(files, device)) {
         hv_store_relaxed(&sampler->void_until_ns[device], now_ns + VOID_NS);
         hv_store_relaxed(&sampler->void_ppm[device], hv_load_relaxed(&files->control[device]->correction_ppm));
