@@ -76,7 +76,8 @@ uint64_t hv_length_untold(struct hv_length *length, const struct hv_length_taken
         set_right(of, left_ppm);
     length->told = 0;
     if (is_known(of)) {
-        uint32_t over = ++length->since < LATELY_OVER ? length->since : LATELY_OVER;
+        length->since += length->since < LATELY_OVER; /* without an end it would be 0 again some day */
+        uint32_t over = length->since;
         length->least_ns = averaged(over == 1 ? taken->least_ns : length->least_ns, taken->least_ns, over);
         length->most_ns = averaged(over == 1 ? taken->most_ns : length->most_ns, taken->most_ns, over);
         /* Of each launch by itself, as these are: whoever is always first to tell of what several processes did together

@@ -107,6 +107,16 @@ static void few_or_scattered_ones_are_not_known(void)
     CHECK_EQUAL(untold(&few, 60 * MS, AS_IT_IS), 20 * MS); /* learned without a word */
 }
 
+/* Months of launches without a word: they are averaged over the last few, and never over none. */
+static void any_number_of_launches_can_be_untold(void)
+{
+    const uint64_t own = 20 * MS;
+    struct hv_length length = learned(&own, 1, 20);
+    (void)untold(&length, 40 * MS, AS_IT_IS);
+    length.since = UINT32_MAX;
+    CHECK_EQUAL(untold(&length, 40 * MS, AS_IT_IS), 20 * MS);
+}
+
 /* All of its time is its own, and what is told takes half of it off. */
 static void others_who_go_are_noticed_before_that_is_told(void)
 {
@@ -150,5 +160,6 @@ int main(void)
     nothing_is_longer_than_it_takes();
     ten_times_as_long_is_noticed();
     few_or_scattered_ones_are_not_known();
+    any_number_of_launches_can_be_untold();
     return CHECK_RESULT();
 }
