@@ -217,10 +217,8 @@ void hv_costs_price(struct hv_function *function, uint64_t others_ppm)
     price(entry, others_ppm);
     if (hv_load_relaxed_32(&function->is_long) == 0 || hv_load_relaxed(&entry->cost_ns) == 0)
         return;
-    function->own_ns = function->alone_ns = 0; /* averages with others' turns in them */
-    function->length = (struct hv_length){0};
-    function->mean_ns = hv_load_relaxed(&entry->cost_ns);
-    hv_store_relaxed(&function->cost_ns, function->mean_ns);
+    hv_store_relaxed(&function->cost_ns, hv_load_relaxed(&entry->cost_ns));
+    hv_store_release_32(&function->priced, 1); /* this thread may not be the one that learns just now */
 }
 
 uint64_t hv_costs_charge(const struct hv_function *function)

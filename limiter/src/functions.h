@@ -54,6 +54,7 @@ struct hv_function {
     struct hv_length length; /* of long ones, by themselves, */
     uint32_t kept;          /* 1: which is what they are charged, since nobody tells of turns any more */
     uint32_t untold;        /* 1: its cost was learned before anybody told how many turns others had */
+    uint32_t priced;        /* 1: what was learned of it before had others' turns in it, and begins anew with its cost */
     uint32_t run;           /* samples in a row that tell of other work: see hv_function_learn */
     uint32_t run_ns[HV_LONGEST_RUN];
     uint64_t run_since_ns;  /* when the first launch of it was begun */

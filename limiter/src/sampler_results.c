@@ -211,9 +211,21 @@ static bool runs_beside_others(const struct hv_sampler *sampler, const struct hv
     return sampler->surveys[sample->device].several && !(sample->laid && sample->function->kind == HV_FUNCTION_GRAPH);
 }
 
+/* Its averages had others' turns in them, and what it costs without them is known now. */
+static void begin_as_priced(struct hv_function *function)
+{
+    if (hv_load_acquire_32(&function->priced) == 0)
+        return;
+    hv_store_relaxed_32(&function->priced, 0);
+    function->own_ns = function->alone_ns = 0;
+    function->length = (struct hv_length){0};
+    function->mean_ns = hv_load_relaxed(&function->cost_ns);
+}
+
 struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct hv_sample *sample,
                                             const struct hv_files *files, uint64_t elapsed_ns, uint64_t now_ns)
 {
+    begin_as_priced(sample->function);
     uint64_t ended_with = ended_of(sampler, sample);
     struct hv_sample_result result = {.function = sample->function,
                                       .charged_ns = sample->charged_ns,
