@@ -8,7 +8,6 @@
 #define PACE_OVER_NS UINT64_C(100000000)
 #define FIRST_PACE_NS (PACE_OVER_NS / 8)
 
-
 /* Of a process on the device, at most. */
 #define TURN_NS UINT64_C(2000000)
 

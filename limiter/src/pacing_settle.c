@@ -51,7 +51,7 @@ static void charge_later(struct hv_gate *gate, const struct hv_sample_result *re
         hv_add_relaxed(&gate->usage->returned_ns, back_wall);
         left -= owed - back;
         left = hv_bucket_charge_since(&gate->usage->bucket_ns, &terms, left, result->began_ns,
-                                      gate->now_ns + hv_bucket_wall_ns(all, gate->share_ppm) * (again ? together(gate) : 1));
+                                      gate->now_ns + hv_bucket_wall_ns(all * (again ? together(gate) : 1), gate->share_ppm));
     }
     hv_debt_add(&gate->usage->debt_ns, &terms, left + owed);
     hv_gate_count(gate, false, !result->laid, gpu_ns);

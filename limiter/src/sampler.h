@@ -117,7 +117,6 @@ struct hv_sample_result {
     uint64_t turn_ns;  /* what of it turns left to this process: the same in the mean, whoever tells first of a moment */
     bool laid;         /* a long launch, or one whose cost was not known */
     bool guessed;      /* the latter, or far off */
-    bool unlearned;    /* the latter: nothing was known of the function */
     bool unplaced;     /* its charge had no place in the bucket */
     bool unfinished;   /* it goes on, and has taken more than it was charged so far; only a guess is put right so early */
     bool other;    /* the function has turned out to be other work than before */

@@ -249,7 +249,6 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
         hv_sample_lay_all(sampler, files, sample, result.measured_ns, now_ns);
         result.laid = true;
         result.guessed = sample->unlearned || sample->outgrown;
-        result.unlearned = sample->unlearned;
         result.unplaced = sample->unplaced;
         result.began_ns = sample->laid_from_ns;
         measured.own = own_at_work(files, sample->device, now_ns);

@@ -35,7 +35,8 @@ UNPASSED: dict[str, str | tuple[str, ...]] = {
     "costs.c": (
         "&function->first_cost_ns",
         "hv_load_relaxed(&function->published) - 1)->cost_ns",
-        "(&function->cost_ns, function->mean_ns)",
+        "(&function->cost_ns, hv_load_relaxed(&entry->cost_ns))",
+        "&function->priced",
         "(&entry->learning_until_ns, &until, next)",
         # No daemon tells of turns here; each is one word, and whoever comes next begins with what it finds.
         "(&entry->learning_until_ns, &marked, 0)",
@@ -46,7 +47,7 @@ UNPASSED: dict[str, str | tuple[str, ...]] = {
     "pacing_settle.c": "relearned_at_ns",  # the same
     "pacing_untold.c": ("(&sampler->", "(word, 0)", "&function->untold", "->returned_ns"),  # no daemon tells here
     "pacing_pay.c": "->priced_ns",  # nor here
-    "sampler_results.c": ("(&sampler->", "(&sample->function->kept"),  # a process's own samples
+    "sampler_results.c": ("(&sampler->", "(&sample->function->kept", "&function->priced"),  # a process's own samples
     "sampler_laid.c": ("(&sampler->", "(&sample->function->first_cost_ns"),  # the same
     "pacing_gate.c": "(&sampler->basis",  # a process's own; what the daemon's word was for
     "pacing.c": ("&function->impatient", "sampler.waited_in_vain"),  # a process's own; a launch that waits for seconds

@@ -365,3 +365,16 @@ def test_where_lowering_leads_is_where_ratio_and_correction_are_the_same(
         assert scale * value_before * (found / value_before) ** elasticity == pytest.approx(found, rel=1e-3)
     else:
         assert found == ratio
+
+
+def test_what_a_lowering_leads_to_is_told_by_the_readings_after_it() -> None:
+    """More launches beside each other take less than as much more: six readings a second, the first of which are of
+    another ratio than the second lowering is for. With them in it, it would be two readings later and half as far."""
+    plant = Plant(share=0.9, factor=1.0)
+    busy = 0.0
+    for _ in range(6):
+        used = plant.share / plant.correction.value
+        busy = 0.9 * plant.correction.value**0.6 * used
+        plant.at, plant.charged = plant.at + 1 / 6, plant.charged + used / 6
+        plant.correction = plant.correction.after(plant.reading(round(100 * busy) / 100))
+    assert busy == pytest.approx(plant.share, abs=0.02)
