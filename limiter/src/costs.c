@@ -128,7 +128,9 @@ bool hv_costs_settled(struct hv_function *function, uint64_t now_ns)
     struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
     uint64_t cost = hv_load_relaxed(&entry->cost_ns);
     /* The first times of a short one may be mostly others' turns. */
-    if (cost >= HV_LONG_NS || hv_load_relaxed(&entry->samples) >= ENOUGH_SAMPLES) {
+    /* Long with others' turns, and waits to be told of them: to begin to learn it again would take that mark away. */
+    bool unpriced = cost != 0 && hv_load_relaxed(&entry->learning_until_ns) >= LEARNED_UNTOLD;
+    if (cost >= HV_LONG_NS || unpriced || hv_load_relaxed(&entry->samples) >= ENOUGH_SAMPLES) {
         if (cost < MOST_BELIEVED_NS) { /* as our own processes write it */
             hv_store_relaxed(&function->first_cost_ns, cost);
             hv_store_relaxed_32(&function->first_measured, 1);

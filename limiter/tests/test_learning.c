@@ -125,6 +125,19 @@ static void one_that_was_told_of_prices_those_before(void)
     CHECK(first.cost_ns >= 19 * MS && first.cost_ns <= 20 * MS);
 }
 
+/* The own time of a launch that is long with its turns may be short; who comes next begins with that, and learns nothing that
+ * would keep it from being priced. */
+static void one_that_waits_for_its_price_is_not_learned_again(void)
+{
+    struct hv_function first = graph(), other = {.kind = first.kind, .shape = first.shape, .is_long = 1};
+    const struct hv_sample_result result = {.measured_ns = 16 * MS, .used_ns = 2 * MS, .turn_ns = 2 * MS, .untold_ns = 2 * MS};
+    hv_costs_average(&first, &result, false, true, 0);
+    CHECK(hv_costs_settled(&other, START));
+    CHECK_EQUAL(other.first_cost_ns, 2 * MS);
+    hv_costs_price(&other, 8 * HV_SHARE_FULL_PPM); /* as many others as were at work of the Pod's */
+    CHECK_EQUAL(other.cost_ns, MS);
+}
+
 /* From half way on they take ten times as long. */
 static uint64_t after_eight_longer(bool early)
 {
@@ -153,5 +166,6 @@ int main(void)
     believes_what_no_launch_would_wait_for_without_end();
     others_turns_are_taken_off_once_they_are_told();
     one_that_was_told_of_prices_those_before();
+    one_that_waits_for_its_price_is_not_learned_again();
     return CHECK_RESULT();
 }
