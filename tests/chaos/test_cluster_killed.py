@@ -147,7 +147,12 @@ def test_a_cluster_that_is_killed_again_and_again(
 ) -> None:
     victims = [
         Victim(
-            make_daemon("--node-name", f"node-{number}", "--report-to", aggregator.unix).start().wait_ready(),
+            make_daemon(
+                *("--node-name", f"node-{number}", "--report-to", aggregator.unix),
+                *("--journal-events", "1000000"),  # all of them, however many there are on a fast machine
+            )
+            .start()
+            .wait_ready(),
             random.Random(f"victim-{number}"),
         )
         for number in range(2)
