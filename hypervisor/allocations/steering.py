@@ -211,8 +211,8 @@ def _take(held: Held, place: int, reading: Reading, tell: Tell) -> None:
         moved = memory.correction.value != before.value
         # Those who pace by it can tell from its age that nobody looks after it any more.
         if moved or (reading.busy_ratio is not None and reading.busy_at - memory.corrected_at >= SIGN_SECONDS):
-            ppm = round(memory.correction.value * SHARE_FULL_PPM)
-            held.files.shm.set_correction(place, ppm, round(reading.busy_at * _NS))
+            ppm, settled = (round(value * SHARE_FULL_PPM) for value in (memory.correction.value, memory.correction.settled))
+            held.files.shm.set_correction(place, ppm, round(reading.busy_at * _NS), settled_ppm=settled)
             memory.corrected_at = reading.busy_at
     except LimitFileError as error:
         held.lose_files(error)

@@ -120,6 +120,22 @@ class Correction:
         )
 
     @property
+    def settled(self) -> float:
+        """What to take once nobody corrects any more: the likeliest value, not the last one that was proven.
+
+        While there will be more readings it is right to wait for a proof. After the last one an error stays for good, so
+        what they say counts, unless it is no further off than chance may have it: by the standard error, and by what
+        whole percents leave open, any of which is as likely. As it is where somebody does not tell the truth.
+        """
+        later = self.evidence.later_half
+        if later.count < LEAST_READINGS or later.u < BUSY_FLOOR * later.count or self.raised_at is not None:
+            return self.value
+        off = self._off(later)
+        if abs(later.ratio - self.value) <= max(math.hypot(later.error, off / math.sqrt(3)), DEAD_BAND * self.value):
+            return self.value
+        return _within(min(max(later.ratio, self.value / MOST_STEP), self.value * MOST_STEP))
+
+    @property
     def _is_above(self) -> bool:
         """Is more than the share used now? Then it is no time to let more through: what seems to be charged too much
         waits to run, behind long launches for instance."""

@@ -12,6 +12,7 @@ FADING = 0.9  # of what earlier readings weigh, with each new one,
 FADING_IN_A_ROW = 0.94  # and where windows come one after the other, six a second
 ENOUGH_FOR_NEIGHBOURS = 6  # readings
 LEAST_MOVE = 0.03  # of a correction: less says more of how readings scatter than of where two moves lead
+MOST_KEPT = 32  # readings
 MOST_ELASTIC = 0.9  # beyond, two moves are too inexact to say where it ends
 
 
@@ -43,6 +44,7 @@ class Evidence:
     edges: float = 0.0
     off: float = 0.0
     last: Sight = Sight(0.0, 0.0, 0.0, follows=False)
+    recent: tuple[Sight, ...] = ()  # readings one by one
 
     def after(self, new: Sight, *, fade: float | None = None) -> Evidence:
         fade = fade or (FADING_IN_A_ROW if new.follows else FADING)
@@ -60,7 +62,16 @@ class Evidence:
             self.edges * fade + (0.0 if new.follows else new.edge * new.edge),
             self.off * fade + new.off,
             new,
+            (*self.recent, new)[-MOST_KEPT:],
         )
+
+    @property
+    def later_half(self) -> Evidence:
+        """Of the readings, all alike: the first are of a program that has just begun, or of work that has just changed."""
+        later = NO_EVIDENCE
+        for sight in self.recent[len(self.recent) // 2 :]:
+            later = later.after(sight, fade=1.0)
+        return later
 
     @property
     def ratio(self) -> float:

@@ -34,6 +34,7 @@ class DeviceControl:
 
     correction_ppm: int
     correction_at_ns: int
+    settled_ppm: int
     others_ppm: int
     left_ppm: int
     neighbours: int
@@ -132,6 +133,7 @@ class ShmFile:
         return DeviceControl(
             correction_ppm=int(found.correction_ppm),
             correction_at_ns=int(found.correction_at_ns),
+            settled_ppm=int(found.settled_ppm),
             others_ppm=int(found.others_ppm),
             left_ppm=int(found.left_ppm),
             neighbours=int(found.neighbours) & MAX_BORROWED_PPM,
@@ -148,8 +150,10 @@ class ShmFile:
             frozen=bool(found.freeze),
         )
 
-    def set_correction(self, device: int, ppm: int, now_ns: int) -> None:
-        """Multiply learned costs by ppm / 1 000 000 from now on."""
+    def set_correction(self, device: int, ppm: int, now_ns: int, *, settled_ppm: int = 0) -> None:
+        """Multiply learned costs by ppm / 1 000 000 from now on, and by settled_ppm / 1 000 000 once nothing more is said
+        (0: by the same)."""
+        self._store(device, lib.HV_CONTROL_SETTLED_PPM, settled_ppm)
         self._store(device, lib.HV_CONTROL_CORRECTION_PPM, ppm)
         self._store(device, lib.HV_CONTROL_CORRECTION_AT, now_ns)
 

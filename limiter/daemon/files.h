@@ -66,6 +66,7 @@ enum hv_control_word {
     HV_CONTROL_OTHERS_PPM = 10,
     HV_CONTROL_NEIGHBOURS = 11,
     HV_CONTROL_LEFT_PPM = 12,
+    HV_CONTROL_SETTLED_PPM = 13,
 };
 
 /* The file as shared memory, readable and writable; NULL, and errno says why. */

@@ -20,7 +20,7 @@
  * file of an earlier version has not, and takes a word that is 0 as one that
  * nobody writes. Another major version is refused.
  *   1.1  the sections of coverage and of contexts; contracted, others_ppm, neighbours, brief_ns, laid_ns,
- *        left_ppm, crowd_ns, relearned_at_ns, latest, priced_ns, learning_until_ns, HV_MESSAGE_REFUSED and
+ *        left_ppm, settled_ppm, crowd_ns, relearned_at_ns, latest, priced_ns, learning_until_ns, HV_MESSAGE_REFUSED and
  *        HV_MESSAGE_NODES_LOST
  *
  * Units are in the names: bytes, ns (nanoseconds), ppm (parts per million; a
@@ -244,7 +244,8 @@ struct hv_device_control {
     uint64_t others_ppm;         /* turns that others have on the device for one of a process of the Pod */
     uint64_t neighbours;         /* packed like borrowed: processes that are not of the Pod and were at work in the last window */
     uint64_t left_ppm;           /* what turns left of long launches, as they were told, is to be multiplied by this; 0: not known */
-    uint64_t reserved1[3];
+    uint64_t settled_ppm;        /* what to take for correction_ppm once nobody corrects it any more; 0: that itself */
+    uint64_t reserved1[2];
 };
 
 /* Per device, shared by all processes of the Pod. Each line has its own
@@ -450,6 +451,7 @@ HV_ASSERT_OFFSET(hv_device_control, freeze, 64);
 HV_ASSERT_OFFSET(hv_device_control, contracted, 72);
 HV_ASSERT_OFFSET(hv_device_control, others_ppm, 80);
 HV_ASSERT_OFFSET(hv_device_control, left_ppm, 96);
+HV_ASSERT_OFFSET(hv_device_control, settled_ppm, 104);
 HV_ASSERT_OFFSET(hv_device_control, neighbours, 88);
 HV_ASSERT_SIZE(hv_device_control, 128);
 

@@ -81,6 +81,14 @@ static void follow_basis(struct hv_gate *gate)
         gate->correction_ppm = HV_SHARE_FULL_PPM;
 }
 
+/* While somebody corrects it what was proven, then the likeliest. */
+static uint32_t correction_in_force(const struct hv_gate *gate)
+{
+    uint64_t at = hv_load_relaxed(&gate->control->correction_at_ns);
+    uint64_t settled = gate->now_ns < at + NO_WORD_NS ? 0 : hv_load_relaxed(&gate->control->settled_ppm);
+    return hv_plausible_correction(settled != 0 ? settled : hv_load_relaxed(&gate->control->correction_ppm));
+}
+
 void hv_gate_look(struct hv_gate *gate)
 {
     gate->now_ns = hv_os_now_ns();
@@ -91,11 +99,11 @@ void hv_gate_look(struct hv_gate *gate)
                                          .contracted = hv_load_relaxed(&gate->control->contracted)};
     gate->share_ppm = gate->terms.isolation_mode == HV_ISOLATION_SOFT ? hv_effective_share(&share, gate->now_ns)
                                                                       : HV_SHARE_FULL_PPM;
-    gate->correction_ppm = hv_plausible_correction(hv_load_relaxed(&gate->control->correction_ppm));
+    gate->correction_ppm = correction_in_force(gate);
     /* One that makes charges less was for charges as they were; if nobody looks any more and they are others, it is none. */
     if (gate->correction_ppm < HV_SHARE_FULL_PPM && hv_load_relaxed_32(&gate->process->sampler.changed[gate->device]) != 0)
         gate->correction_ppm = HV_SHARE_FULL_PPM;
-    if (gate->correction_ppm == hv_load_relaxed(&gate->process->sampler.void_ppm[gate->device]) &&
+    if (hv_load_relaxed(&gate->control->correction_ppm) == hv_load_relaxed(&gate->process->sampler.void_ppm[gate->device]) &&
         gate->now_ns < hv_load_relaxed(&gate->process->sampler.void_until_ns[gate->device]))
         gate->correction_ppm = HV_SHARE_FULL_PPM;
     gate->overlap_ppm = hv_survey_overlap_ppm(&gate->process->sampler, gate->device);

@@ -68,7 +68,9 @@ class Daemon:
                 if ready is None:
                     continue
                 correction = self._corrections[pod][device] = self._corrections[pod][device].after(ready)
-                files.shm.set_correction(device, round(correction.value * 1e6), round((self._clock_ahead + now) * 1e9))
+                ppm, settled = (round(value * 1e6) for value in (correction.value, correction.settled))
+                at_ns = round((self._clock_ahead + now) * 1e9)
+                files.shm.set_correction(device, ppm, at_ns, settled_ppm=settled)
 
     def _busy_ratios(
         self, last: Sequence[Sequence[Mapping[int, float]]], device: int, window: float

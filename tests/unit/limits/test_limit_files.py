@@ -160,7 +160,7 @@ def test_publishing_what_is_in_force_writes_nothing(directory: LimitDirectory) -
 def test_control_words_lie_where_the_header_says(directory: LimitDirectory) -> None:
     files = create(directory)
     path, record = files.directory / "shm", 20480 + 2 * 128
-    files.shm.set_correction(2, 1_100_000, 11)
+    files.shm.set_correction(2, 1_100_000, 11, settled_ppm=1_200_000)
     files.shm.lend(2, 250_000, until_ms=123_456)
     files.shm.set_overhead(2, 400 * 2**20)
     files.shm.set_overhead_time(2, 22)
@@ -177,7 +177,9 @@ def test_control_words_lie_where_the_header_says(directory: LimitDirectory) -> N
         44,
     ]
     assert word(path, record + 64) & 0xFFFFFFFF == 1
+    assert word(path, record + 104) == 1_200_000
     control = files.shm.control(2)
+    assert (control.correction_ppm, control.settled_ppm) == (1_100_000, 1_200_000)
     assert (control.borrowed_ppm, control.borrowed_until_ms, control.frozen) == (250_000, 123_456, True)
 
 
