@@ -211,7 +211,8 @@ def _take(held: Held, place: int, reading: Reading, tell: Tell) -> None:
         moved = memory.correction.value != before.value
         # Those who pace by it can tell from its age that nobody looks after it any more.
         if moved or (reading.busy_ratio is not None and reading.busy_at - memory.corrected_at >= SIGN_SECONDS):
-            ppm, settled = (round(value * SHARE_FULL_PPM) for value in (memory.correction.value, memory.correction.settled))
+            now = memory.correction
+            ppm, settled = (round(value * SHARE_FULL_PPM) for value in (now.value, now.settled))
             held.files.shm.set_correction(place, ppm, round(reading.busy_at * _NS), settled_ppm=settled)
             memory.corrected_at = reading.busy_at
     except LimitFileError as error:

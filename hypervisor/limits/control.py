@@ -123,8 +123,8 @@ class Correction:
     def settled(self) -> float:
         """What to take once nobody corrects any more: the likeliest value, not the last one that was proven.
 
-        While there will be more readings it is right to wait for a proof. After the last one an error stays for good, so
-        what they say counts, unless it is no further off than chance may have it: by the standard error, and by what
+        While there will be more readings it is right to wait for a proof. After the last one an error stays for good,
+        so what they say counts, unless it is no further off than chance may have it: by the standard error, and by what
         whole percents leave open, any of which is as likely. As it is where somebody does not tell the truth.
         """
         later = self.evidence.later_half

@@ -67,7 +67,7 @@ class Evidence:
 
     @property
     def later_half(self) -> Evidence:
-        """Of the readings, all alike: the first are of a program that has just begun, or of work that has just changed."""
+        """Of the readings, unfaded: the first are of a program that has just begun, or of work that has changed."""
         later = NO_EVIDENCE
         for sight in self.recent[len(self.recent) // 2 :]:
             later = later.after(sight, fade=1.0)

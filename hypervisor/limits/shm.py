@@ -151,8 +151,8 @@ class ShmFile:
         )
 
     def set_correction(self, device: int, ppm: int, now_ns: int, *, settled_ppm: int = 0) -> None:
-        """Multiply learned costs by ppm / 1 000 000 from now on, and by settled_ppm / 1 000 000 once nothing more is said
-        (0: by the same)."""
+        """Multiply learned costs by ppm / 1 000 000 from now on, and by settled_ppm / 1 000 000 once nothing more is
+        said (0: by the same)."""
         self._store(device, lib.HV_CONTROL_SETTLED_PPM, settled_ppm)
         self._store(device, lib.HV_CONTROL_CORRECTION_PPM, ppm)
         self._store(device, lib.HV_CONTROL_CORRECTION_AT, now_ns)

@@ -357,7 +357,7 @@ def test_without_the_daemon_launches_that_others_turns_and_streams_lengthen_alik
 
 
 def test_the_likeliest_correction_counts_once_the_daemon_is_gone(tmp_path: Path) -> None:
-    """While limits begin to hold there is a time when charges were too low; what was proven by then is no help later."""
+    """While limits begin to hold charges are too low for a time; what was proven by then is no help later."""
     load = Load(percent=75, kernels=(20,), grid=10000, form="graph", processes=8, streams=4)
     result = run(Cell(pods=(load, Load(percent=None)), daemon_seconds=2), tmp_path)
     assert abs(result.error()) <= 2.0

@@ -381,7 +381,7 @@ def test_what_a_lowering_leads_to_is_told_by_the_readings_after_it() -> None:
 
 
 def in_a_row(ratios: list[float], *, share: float = 0.75, off: float = 0.0) -> Correction:
-    """The correction after windows of a sixth of a second in which the work took so many times its charges of `share`."""
+    """The correction after windows of a sixth of a second in which the work took so many times its charges."""
     correction, at, charged = Correction(), 100.0, 0.0
     for ratio in [1.0, *ratios]:
         at, charged = at + 1 / 6, charged + share / 6
