@@ -61,7 +61,6 @@ class Aligned:
             a_launch_ns=min(reading.a_launch_ns, MOST_BRIEF_NS),
             by_moments=True,
         )
-        self.left = self.left.telling(self.turns.value)
         ready, self._waiting = self._waiting, _Waiting(brief, work, self._others)
         self._others = 1.0
         if ready is None:
@@ -111,6 +110,7 @@ class Aligned:
                 others=ready.others,
             )
             if seen.had is not None:
-                self.left = self.left.after(had=seen.had, laid=seen.laid, own=own)
+                told = (ready.work.turns_ns - last.work.turns_ns) / _NS
+                self.left = self.left.after(busy=seen.busy, brief=seen.brief, told=told)
             self.turns = self.turns.after(seen)
         return covered_ns * self.turns.own_part(max(own, 1.0))

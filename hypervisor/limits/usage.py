@@ -28,7 +28,7 @@ TOTAL_EPOCHS = 2**20
 FULL_SURVEY_SECONDS = 10.0
 _CHARGED_OFFSET = ffi.offsetof("struct hv_device_usage", "charged_ns")
 _BRIEF_OFFSET = ffi.offsetof("struct hv_device_usage", "brief_ns")
-_BRIEF_BYTES = 32  # brief_ns, laid_ns, crowd_ns, relearned_at_ns
+_BRIEF_BYTES = 56  # brief_ns, laid_ns, crowd_ns, relearned_at_ns, two others, turns_ns
 
 
 class SlotPhase(IntEnum):
@@ -105,12 +105,14 @@ class DeviceAccount:
 class WorkAccount:
     """GPU time since the file was made: of brief launches, as charged; of long ones, as laid on the line of moments;
     and of these each moment times the processes that had work then. relearned_at_ns: when work was last found to
-    be other than it was charged for; the limiter's word."""
+    be other than it was charged for; the limiter's word. turns_ns: of long launches what others' turns, as they were
+    told, left to each process, over all processes."""
 
     brief_ns: int
     laid_ns: int
     crowd_ns: int
     relearned_at_ns: int = 0
+    turns_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,9 +218,9 @@ class UsageFile:
         if self._coverage_offset is None:
             return None
         data = self._bytes(self._view.devices_offset + device * self._view.device_stride + _BRIEF_OFFSET, _BRIEF_BYTES)
-        brief, laid, crowd, relearned_at = struct.unpack("<4Q", data)
+        brief, laid, crowd, relearned_at, turns = struct.unpack("<4Q16xQ", data)
         # Where all launches are long, none may be left; less than none was not counted by a limiter.
-        return WorkAccount(brief, laid, crowd, relearned_at) if (brief or laid) and brief < 2**63 else None
+        return WorkAccount(brief, laid, crowd, relearned_at, turns) if (brief or laid) and brief < 2**63 else None
 
     def covered_ns(self, device: int, begin_ns: int, end_ns: int) -> int:
         """How long of this time (CLOCK_MONOTONIC) a long launch was under way, as far as it was told by now."""

@@ -20,8 +20,8 @@
  * file of an earlier version has not, and takes a word that is 0 as one that
  * nobody writes. Another major version is refused.
  *   1.1  the sections of coverage and of contexts; contracted, others_ppm, neighbours, brief_ns, laid_ns,
- *        left_ppm, settled_ppm, crowd_ns, relearned_at_ns, latest, priced_ns, learning_until_ns, HV_MESSAGE_REFUSED and
- *        HV_MESSAGE_NODES_LOST
+ *        left_ppm, settled_ppm, crowd_ns, relearned_at_ns, latest, turns_ns, priced_ns, learning_until_ns,
+ *        HV_MESSAGE_REFUSED and HV_MESSAGE_NODES_LOST
  *
  * Units are in the names: bytes, ns (nanoseconds), ppm (parts per million; a
  * share of GPU time of 1 000 000 ppm is the whole device). Every time is
@@ -271,7 +271,7 @@ struct hv_device_usage {
     uint64_t crowd_ns;       /* the same, each moment times the processes of the Pod that had work then */
     uint64_t relearned_at_ns; /* when work was last found to be other work than it was charged for, by any process */
     uint64_t latest[2];      /* of a long function, by the low bit of its entry in the table of costs: the entry's number << 52, mean own time of some launches << 28, sum over those since then << 4, how many those are; times in 16 us */
-    uint64_t line3[1];
+    uint64_t turns_ns;       /* of long launches what others' turns, as they were told, left to each process; the sum over all of them */
 };
 
 /* Which slots may be other than FREE; a hint that saves readers from touching
@@ -471,6 +471,7 @@ HV_ASSERT_OFFSET(hv_device_usage, brief_ns, 200);
 HV_ASSERT_OFFSET(hv_device_usage, laid_ns, 208);
 HV_ASSERT_OFFSET(hv_device_usage, crowd_ns, 216);
 HV_ASSERT_OFFSET(hv_device_usage, relearned_at_ns, 224);
+HV_ASSERT_OFFSET(hv_device_usage, turns_ns, 248);
 HV_ASSERT_SIZE(hv_device_usage, 256);
 
 HV_ASSERT_SIZE(hv_slot_occupancy, 64);

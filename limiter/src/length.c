@@ -10,6 +10,8 @@
 #define MOST_LEFT_PPM (2 * HV_SHARE_FULL_PPM)
 #define ALIKE_PART 8
 #define TOLD_WITHIN_NS UINT64_C(700000000) /* four of the driver's windows: after two the daemon believes it */
+#define NO_CHANCE 3 /* times how far a mean of so many launches is off by their spread */
+#define TURN_NS UINT64_C(2000000) /* of a process, at most: one launch or the other needs one more, in which all others have one */
 #define OTHER_PART 4 /* by which it must be longer or shorter than turns can make it: which processes have turns is seen now and then */
 
 static uint64_t averaged(uint64_t mean, uint64_t new, uint32_t over)
@@ -35,10 +37,10 @@ static bool is_known(const struct hv_length_mean *of)
 /* Of launches that were alike this is the second one in a row that is much shorter. */
 static bool is_sudden(struct hv_length *length, uint64_t turn_ns, uint64_t now_ns)
 {
-    const struct hv_length_mean *turn = &length->turn;
+    const struct hv_length_mean *of = &length->of;
     uint64_t since = length->sudden_ns;
-    bool alike = is_known(turn) && turn->spread_ns <= turn->mean_ns / ALIKE_PART;
-    bool shorter = alike && turn_ns < turn->mean_ns - turn->mean_ns / OTHER_PART;
+    bool alike = is_known(of) && of->spread_ns <= of->mean_ns / ALIKE_PART;
+    bool shorter = alike && turn_ns < of->mean_ns - of->mean_ns / OTHER_PART;
     length->sudden_ns = !shorter ? 0 : since == 0 ? now_ns : since;
     return shorter && since != 0 && now_ns - since < TOLD_WITHIN_NS;
 }
@@ -46,7 +48,7 @@ static bool is_sudden(struct hv_length *length, uint64_t turn_ns, uint64_t now_n
 uint64_t hv_length_told(struct hv_length *length, const struct hv_length_taken *taken, uint64_t told, uint64_t now_ns)
 {
     if (is_sudden(length, taken->turn_ns, now_ns)) {
-        unsigned __int128 as_before = (unsigned __int128)taken->own_ns * length->turn.mean_ns;
+        unsigned __int128 as_before = (unsigned __int128)taken->own_ns * length->of.mean_ns;
         if (as_before >= (unsigned __int128)taken->laid_ns * taken->turn_ns)
             return taken->laid_ns;
         return (uint64_t)(as_before / taken->turn_ns); /* less than laid_ns */
@@ -55,8 +57,7 @@ uint64_t hv_length_told(struct hv_length *length, const struct hv_length_taken *
         length->sure = length->of;
     length->told = told;
     length->since = 0;
-    learn(&length->of, taken->own_ns);
-    learn(&length->turn, taken->turn_ns);
+    learn(&length->of, taken->turn_ns);
     return taken->own_ns;
 }
 
@@ -67,6 +68,14 @@ static void set_right(struct hv_length_mean *of, uint64_t left_ppm)
         return;
     of->mean_ns = (uint64_t)((unsigned __int128)of->mean_ns * left_ppm / HV_SHARE_FULL_PPM); /* at most twice */
     of->spread_ns = (uint64_t)((unsigned __int128)of->spread_ns * left_ppm / HV_SHARE_FULL_PPM);
+}
+
+/* Is what so many launches took in the mean no chance, and further off than how many have turns may be known wrongly? */
+static bool is_far(const struct hv_length_mean *of, uint64_t took_ns, uint32_t launches)
+{
+    uint64_t off = took_ns > of->mean_ns ? took_ns - of->mean_ns : of->mean_ns - took_ns;
+    unsigned __int128 chance = (unsigned __int128)of->spread_ns * NO_CHANCE + TURN_NS;
+    return off > of->mean_ns / OTHER_PART && (unsigned __int128)off * off * launches > chance * chance;
 }
 
 uint64_t hv_length_untold(struct hv_length *length, const struct hv_length_taken *taken, uint64_t left_ppm)
@@ -80,14 +89,11 @@ uint64_t hv_length_untold(struct hv_length *length, const struct hv_length_taken
         uint32_t over = length->since;
         length->least_ns = averaged(over == 1 ? taken->least_ns : length->least_ns, taken->least_ns, over);
         length->most_ns = averaged(over == 1 ? taken->most_ns : length->most_ns, taken->most_ns, over);
-        /* Of each launch by itself, as these are: whoever is always first to tell of what several processes did together
-         * has a long mean, and the others short ones. */
-        uint64_t before_ns = length->turn.mean_ns > of->mean_ns ? length->turn.mean_ns : of->mean_ns;
-        if (length->least_ns <= before_ns + before_ns / OTHER_PART)
-            return length->most_ns < of->mean_ns - of->mean_ns / OTHER_PART ? length->most_ns : of->mean_ns;
+        if (length->least_ns <= of->mean_ns || !is_far(of, length->least_ns, over))
+            return length->most_ns < of->mean_ns && is_far(of, length->most_ns, over) ? length->most_ns : of->mean_ns;
         *length = (struct hv_length){0};
     }
-    learn(of, taken->own_ns);
+    learn(of, taken->turn_ns);
     length->of = *of; /* for when somebody tells again */
     return 0;
 }

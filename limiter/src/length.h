@@ -16,11 +16,10 @@ struct hv_length_mean {
 };
 
 struct hv_length {
-    struct hv_length_mean of; /* all so far, */
+    struct hv_length_mean of; /* all so far, by what turns left to the process itself: who tells first of a moment is not always chance; */
     struct hv_length_mean sure; /* and those before somebody told of turns last: what they are since then nobody knows yet */
     uint64_t told;      /* the last word on turns; 0: none, or it is some time ago */
-    struct hv_length_mean turn; /* of what turns left to the process itself */
-    uint64_t sudden_ns; /* since when that has been much less all of a sudden; 0: it is not */
+    uint64_t sudden_ns; /* since when they have been much less all of a sudden; 0: they are not */
     uint32_t since;     /* launches since nobody tells any more, and what they took in the mean of the last few: */
     uint64_t least_ns;  /* had others as many turns as there were others, */
     uint64_t most_ns;   /* had they none */

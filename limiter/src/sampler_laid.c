@@ -72,7 +72,9 @@ static void lay(const struct hv_files *files, struct hv_sample *sample, uint64_t
         sample->untold_ns += added;
     own = own == 0 ? 1 : own;
     sample->own_ns += hv_own_turns(added, own, others);
-    sample->turn_ns += hv_own_turns(span, own, others) / own;
+    uint64_t turn = hv_own_turns(span, own, others) / own;
+    sample->turn_ns += turn;
+    hv_add_relaxed(&usage->turns_ns, turn);
     sample->least_ns += hv_own_turns(span, own, most_others > others ? most_others : others) / own;
     sample->most_ns += span / own;
     hv_add_relaxed(&usage->laid_ns, added);

@@ -28,7 +28,7 @@ static struct hv_length learned(const uint64_t *own_ns, uint32_t kinds, uint32_t
 /* One other can have each second turn; it has so much of the time that a launch took for one it had before. */
 static uint64_t untold(struct hv_length *length, uint64_t took_ns, uint64_t left_ppm)
 {
-    const struct hv_length_taken taken = {.own_ns = took_ns / 2, .least_ns = took_ns / 2, .most_ns = took_ns};
+    const struct hv_length_taken taken = {.own_ns = took_ns / 2, .turn_ns = took_ns / 2, .least_ns = took_ns / 2, .most_ns = took_ns};
     return hv_length_untold(length, &taken, left_ppm);
 }
 
@@ -148,8 +148,36 @@ static void launches_that_differ_are_taken_as_they_come(void)
         CHECK_EQUAL(told(&length, 10 * MS, 20, 2000 * MS + i * MS), 10 * MS);
 }
 
+/* Half as much again of one launch is chance where they scatter, and of a short one it may be one turn more. */
+static void one_launch_is_no_other_work(void)
+{
+    const uint64_t scattered[] = {10 * MS, 30 * MS, 20 * MS, 20 * MS}, short_ones[] = {3 * MS};
+    struct hv_length length = learned(scattered, 4, 41), brief = learned(short_ones, 1, 41);
+    CHECK(untold(&length, 60 * MS, AS_IT_IS) > 16 * MS);
+    CHECK(untold(&length, 40 * MS, AS_IT_IS) > 16 * MS);
+    CHECK_EQUAL(untold(&brief, 9 * MS, AS_IT_IS), 3 * MS);
+    CHECK_EQUAL(untold(&brief, 6 * MS, AS_IT_IS), 3 * MS);
+    for (int i = 0; i < 8; i++)
+        (void)untold(&brief, 10 * MS, AS_IT_IS);
+    CHECK_EQUAL(untold(&brief, 10 * MS, AS_IT_IS), 5 * MS);
+}
+
+/* Another process was the first to tell of half of its moments. */
+static void what_others_tell_first_makes_it_no_shorter(void)
+{
+    struct hv_length length = {0};
+    for (uint32_t i = 0; i < 20; i++) {
+        const struct hv_length_taken taken = {
+            .own_ns = 10 * MS, .turn_ns = 20 * MS, .laid_ns = 20 * MS, .least_ns = 20 * MS, .most_ns = 40 * MS};
+        CHECK_EQUAL(hv_length_told(&length, &taken, 1 + i / 4, i * MS), 10 * MS);
+    }
+    CHECK_EQUAL(untold(&length, 40 * MS, AS_IT_IS), 20 * MS);
+}
+
 int main(void)
 {
+    one_launch_is_no_other_work();
+    what_others_tell_first_makes_it_no_shorter();
     others_who_go_are_noticed_before_that_is_told();
     work_that_is_shorter_is_believed_soon();
     launches_that_differ_are_taken_as_they_come();

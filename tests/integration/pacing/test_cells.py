@@ -265,6 +265,17 @@ def test_long_launches_that_fill_the_card_together_stay_at_their_limits_without_
     assert result.percent(4, 21, pod=1) == pytest.approx(55, abs=2)
 
 
+@pytest.mark.parametrize("kernels", [(3000,), (350, 4100)])
+def test_launches_of_several_processes_are_as_long_for_whoever_tells_of_them(
+    kernels: tuple[int, ...], tmp_path: Path
+) -> None:
+    """One of them may be the first to tell of most moments; and one launch or the other needs a turn more."""
+    load = Load(percent=66, kernels=kernels, processes=6)
+    beside = Load(percent=None, processes=3)
+    result = run(Cell(pods=(load, beside), daemon_seconds=2, seconds=12), tmp_path)
+    assert abs(result.error()) <= 2.0
+
+
 def test_without_the_daemon_long_launches_that_take_longer_are_noticed(tmp_path: Path) -> None:
     """More than others' turns can make of them, so they are other work."""
     load = Load(percent=30, kernels=(20000,), later=(200000,), change_ms=8000, same=True)

@@ -52,7 +52,7 @@ def test_what_others_would_misread_is_found(before: str, after: str, told: str) 
 
 
 def test_what_a_later_version_may_do_is_not_told() -> None:
-    added = changed("    uint64_t line3[1];", "    uint64_t added;\n    uint64_t line3[1];")
+    added = changed("    uint64_t reserved1[2];", "    uint64_t added;\n    uint64_t reserved1[1];")
     assert layouts.breaks(layouts.declared(HEADER), added) == []
     appended = changed("    uint64_t cost_ns; ", "    uint64_t cost_ns; ")
     appended.sizes["hv_learned_cost"] += 8
