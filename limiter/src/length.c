@@ -61,13 +61,17 @@ uint64_t hv_length_told(struct hv_length *length, const struct hv_length_taken *
     return taken->own_ns;
 }
 
+static uint64_t scaled(uint64_t ns, uint64_t left_ppm)
+{
+    bool told = left_ppm >= LEAST_LEFT_PPM && left_ppm <= MOST_LEFT_PPM; /* else it is not known, or not written by the daemon */
+    return told ? (uint64_t)((unsigned __int128)ns * left_ppm / HV_SHARE_FULL_PPM) : ns; /* at most twice */
+}
+
 /* By the turns that were told while it was learned it came out as more or less than the driver saw. */
 static void set_right(struct hv_length_mean *of, uint64_t left_ppm)
 {
-    if (left_ppm < LEAST_LEFT_PPM || left_ppm > MOST_LEFT_PPM) /* not known, or not written by the daemon */
-        return;
-    of->mean_ns = (uint64_t)((unsigned __int128)of->mean_ns * left_ppm / HV_SHARE_FULL_PPM); /* at most twice */
-    of->spread_ns = (uint64_t)((unsigned __int128)of->spread_ns * left_ppm / HV_SHARE_FULL_PPM);
+    of->mean_ns = scaled(of->mean_ns, left_ppm);
+    of->spread_ns = scaled(of->spread_ns, left_ppm);
 }
 
 /* Is what so many launches took in the mean no chance, and further off than how many have turns may be known wrongly? */
@@ -87,8 +91,11 @@ uint64_t hv_length_untold(struct hv_length *length, const struct hv_length_taken
     if (is_known(of)) {
         length->since += length->since < LATELY_OVER; /* without an end it would be 0 again some day */
         uint32_t over = length->since;
-        length->least_ns = averaged(over == 1 ? taken->least_ns : length->least_ns, taken->least_ns, over);
-        length->most_ns = averaged(over == 1 ? taken->most_ns : length->most_ns, taken->most_ns, over);
+        /* How many of the Pod's processes had turns is known as well as before, and what it is wrong by is in the mean. */
+        uint64_t least = taken->own > 1 ? scaled(taken->least_ns, left_ppm) : taken->least_ns;
+        uint64_t most = taken->own > 1 ? scaled(taken->most_ns, left_ppm) : taken->most_ns;
+        length->least_ns = averaged(over == 1 ? least : length->least_ns, least, over);
+        length->most_ns = averaged(over == 1 ? most : length->most_ns, most, over);
         if (length->least_ns <= of->mean_ns || !is_far(of, length->least_ns, over))
             return length->most_ns < of->mean_ns && is_far(of, length->most_ns, over) ? length->most_ns : of->mean_ns;
         *length = (struct hv_length){0};

@@ -32,6 +32,7 @@ struct hv_length_taken {
     uint64_t turn_ns;  /* what is left to this process, whoever tells first of a moment: as many as were told of last, */
     uint64_t least_ns; /* as many as they can have, */
     uint64_t most_ns;  /* none */
+    uint32_t own;      /* processes of the Pod at work, of which it is seen now and then only how many there are */
 };
 
 /* Somebody tells of turns; told differs with each word. What of the launch is the Pod's own. What is told is of half a

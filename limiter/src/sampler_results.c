@@ -93,9 +93,10 @@ static bool others_are_silent(const struct hv_files *files, uint32_t device, uin
     return hv_load_relaxed(&files->control[device]->neighbours) != 0 && !hv_neighbours_told(files, device, now_ns);
 }
 
-static struct hv_length_taken taken_by(const struct hv_sample *sample)
+static struct hv_length_taken taken_by(const struct hv_sample *sample, uint32_t own)
 {
     return (struct hv_length_taken){.own_ns = sample->own_ns,
+                                    .own = own,
                                     .laid_ns = sample->laid_ns,
                                     .turn_ns = sample->turn_ns,
                                     .least_ns = sample->least_ns,
@@ -106,7 +107,7 @@ static struct hv_length_taken taken_by(const struct hv_sample *sample)
 static uint64_t told_length(const struct hv_device_control *control, const struct hv_sample *sample,
                             const struct hv_measured *measured)
 {
-    const struct hv_length_taken taken = taken_by(sample);
+    const struct hv_length_taken taken = taken_by(sample, measured->own);
     hv_store_relaxed_32(&sample->function->kept, 0);
     if (sample->untold_ns != 0 || measured->several)
         return sample->own_ns;
@@ -117,7 +118,7 @@ static uint64_t told_length(const struct hv_device_control *control, const struc
 static uint64_t kept_length(const struct hv_device_control *control, const struct hv_sample *sample,
                             const struct hv_measured *measured)
 {
-    const struct hv_length_taken taken = taken_by(sample);
+    const struct hv_length_taken taken = taken_by(sample, measured->own);
     uint64_t kept = 0;
     if ((hv_load_relaxed(&control->neighbours) & HV_BORROWED_SHARE_MASK) != 0 && !measured->several)
         kept = hv_length_untold(&sample->function->length, &taken, hv_load_relaxed(&control->left_ppm));

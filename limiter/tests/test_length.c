@@ -174,8 +174,21 @@ static void what_others_tell_first_makes_it_no_shorter(void)
     CHECK_EQUAL(untold(&length, 40 * MS, AS_IT_IS), 20 * MS);
 }
 
+/* Two processes, of which both are taken to have turns all the time and have not. */
+static void others_who_go_are_not_missed_where_own_turns_are_taken_for_too_many(void)
+{
+    const struct hv_length_taken taken = {
+        .own_ns = 4 * MS, .turn_ns = 2 * MS, .laid_ns = 6 * MS, .least_ns = 2 * MS, .most_ns = 2 * MS, .own = 2};
+    struct hv_length length = {0};
+    for (uint32_t i = 0; i < 200; i++)
+        CHECK_EQUAL(hv_length_told(&length, &taken, 1 + i / 4, i * MS), 4 * MS);
+    for (uint32_t i = 0; i < 40; i++)
+        CHECK_EQUAL(hv_length_untold(&length, &taken, AS_IT_IS * 3 / 2), 3 * MS);
+}
+
 int main(void)
 {
+    others_who_go_are_not_missed_where_own_turns_are_taken_for_too_many();
     one_launch_is_no_other_work();
     what_others_tell_first_makes_it_no_shorter();
     others_who_go_are_noticed_before_that_is_told();

@@ -265,6 +265,14 @@ def test_long_launches_that_fill_the_card_together_stay_at_their_limits_without_
     assert result.percent(4, 21, pod=1) == pytest.approx(55, abs=2)
 
 
+def test_a_neighbour_with_a_limit_that_leaves_after_the_daemon_leaves_no_more_to_take(tmp_path: Path) -> None:
+    load = Load(percent=66, kernels=(3000,), processes=2)
+    beside = Load(percent=30, processes=3, streams=2, stop_ms=5000)
+    result = run(Cell(pods=(load, beside), daemon_seconds=2, seconds=10), tmp_path)
+    assert result.percent(3, 5) == pytest.approx(66, abs=2)
+    assert result.percent(6, 11) == pytest.approx(66, abs=2)
+
+
 @pytest.mark.parametrize("kernels", [(3000,), (350, 4100)])
 def test_launches_of_several_processes_are_as_long_for_whoever_tells_of_them(
     kernels: tuple[int, ...], tmp_path: Path
