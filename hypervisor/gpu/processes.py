@@ -44,6 +44,11 @@ class Activity:
         """Whether no samples say that there never are any, and not that nobody is busy."""
         return self.silent_since is not None and now - self.silent_since >= SILENT_SECONDS
 
+    def doubts(self, samples: Answer[list[wire.Sample]]) -> bool:
+        """Whether no samples need not say that nobody is busy: the GPU was at work at the last look without one. Who is
+        at work would have its charges lowered, were it taken for idle until SILENT_SECONDS are over."""
+        return self.silent_since is not None and _tells_nothing(samples)
+
     def believed(self, samples: Answer[list[wire.Sample]], now: float) -> Answer[list[wire.Sample]]:
         """Samples, or that the driver has none."""
         return Answer(None, NOT_SUPPORTED) if _tells_nothing(samples) and self.is_silent(now) else samples
@@ -64,7 +69,9 @@ def combine(
     A list that failed gives no processes: who is on the card is then not known, which is told and not guessed.
     """
     silent_since = _silent_since(last, listed, samples, gpu_percent, now)
-    samples = Activity(silent_since=silent_since).believed(samples, now)
+    now_known = Activity(silent_since=silent_since)
+    doubted = now_known.doubts(samples)
+    samples = now_known.believed(samples, now)
     sampled = average(samples.value or (), now=now, wall_offset=wall_offset)
     busy = {**last.busy, **sampled}
     if listed.value is None:
@@ -73,7 +80,7 @@ def combine(
     kept: dict[int, Busy] = {}
     found = []
     for process in listed.value:
-        own = None if process.mps else _busy_of(process.pid, busy, samples, now)
+        own = None if process.mps else _busy_of(process.pid, busy, samples, now, doubted=doubted)
         if own is not None:
             kept[process.pid] = own
         found.append(
@@ -108,16 +115,16 @@ def _silent_since(
     return last.silent_since if last.silent_since is not None else now
 
 
-def _busy_of(pid: int, busy: Mapping[int, Busy], samples: Answer[list[wire.Sample]], now: float) -> Busy | None:
+def _busy_of(
+    pid: int, busy: Mapping[int, Busy], samples: Answer[list[wire.Sample]], now: float, *, doubted: bool
+) -> Busy | None:
     known = busy.get(pid)
-    if samples.value and pid in doubtful(samples.value):
-        return known if known is not None and now - known.observed_at < SAMPLE_WINDOW_SECONDS else None
     if samples.value is None:
         # Without samples nothing is known of now; what was known keeps its time.
         return None if classify(samples.code) is ErrorClass.ABSENT else known
     if known is not None and now - known.observed_at < SAMPLE_WINDOW_SECONDS:
         return known
-    return Busy(0.0, now)
+    return None if doubted or pid in doubtful(samples.value) else Busy(0.0, now)
 
 
 def doubtful(samples: Iterable[wire.Sample]) -> frozenset[int]:
@@ -160,12 +167,13 @@ def next_window(
     *,
     now: float,
     wall_offset: float,
+    doubted: bool = False,
 ) -> BusyWindow | None:
     """The window that new samples tell of; the last one while the driver says nothing new, None where it never does.
     card: samples of the card as a whole.
 
     All samples of a window come together, so a process without one had nothing to do in it. Where nobody has one for
-    longer than any window lasts, nobody has. Who has one that can't be is not known.
+    longer than any window lasts, nobody has, unless that is doubted. Who has one that can't be is not known.
     """
     last = last if isinstance(last, BusyWindow) else None
     if samples.value is None:
@@ -179,7 +187,7 @@ def next_window(
             card=_card_ratio(samples.value, card.value or ()),
             doubtful=doubtful(samples.value),
         )
-    if samples.value:
+    if samples.value or doubted:
         return last
     if last is None or now - last.ended_at >= SAMPLE_WINDOW_SECONDS:
         return BusyWindow(ended_at=now, ratios={})

@@ -195,7 +195,9 @@ class Session:
         now = time.monotonic()
         last = known.windows.get(card.uuid)
         samples = activity.believed(told.samples, now)
-        window = processes.next_window(last, samples, told.card, now=now, wall_offset=time.time() - now)
+        window = processes.next_window(
+            *(last, samples, told.card), now=now, wall_offset=time.time() - now, doubted=activity.doubts(samples)
+        )
         if window is not None:
             known.windows[card.uuid] = window
         elif isinstance(last, BusyWindow):

@@ -73,7 +73,9 @@ def ratio_of(told: Activity) -> float | None:
 def test_a_driver_that_never_has_a_sample_while_the_gpu_is_at_work_says_nothing() -> None:
     """HAMi 403, 601, 2015: its answer is that of a card on which all are idle."""
     for short, long in ((1, 4), (3, 9)):
-        assert ratio_of(after_rounds(Activity(), Answer([]), count=short)) == 0.0
+        doubted = after_rounds(Activity(), Answer([]), count=short)
+        assert ratio_of(doubted) is None, "not idle either, which would lower what its launches are charged"
+        assert window(None, Answer([]), doubted=doubted.doubts(Answer([]))) is None
         silent = after_rounds(Activity(), Answer([]), count=long)
         assert ratio_of(silent) is None
         assert silent.believed(Answer([]), NOW + long).value is None
@@ -83,7 +85,7 @@ def test_a_driver_that_never_has_a_sample_while_the_gpu_is_at_work_says_nothing(
         assert silent.believed(told, NOW + long) is told
         spoken = after_rounds(silent, told, count=1, at=NOW + long)
         assert ratio_of(spoken) == 0.3
-        assert ratio_of(after_rounds(spoken, Answer([]), count=2, at=NOW + long + 2)) == 0.0
+        assert ratio_of(after_rounds(spoken, Answer([]), count=2, gpu_percent=0, at=NOW + long + 2)) == 0.0
 
 
 def test_a_sample_that_can_not_be_does_not_end_the_silence_of_a_driver() -> None:
@@ -100,13 +102,18 @@ def test_a_gpu_that_works_for_nobody_who_is_listed_says_nothing_of_samples() -> 
     last = Activity()
     for second in range(9):
         last, _ = processes.combine(last, Answer([]), Answer([]), now=NOW + second, wall_offset=OFFSET, gpu_percent=90)
-    assert ratio_of(after_rounds(last, Answer([]), count=1, at=NOW + 9)) == 0.0
+    assert not after_rounds(last, Answer([]), count=1, at=NOW + 9).is_silent(NOW + 9)
 
 
 def window(
-    last: BusyWindow | None, samples: Answer[list[Sample]], now: float = NOW, card: Answer[list[CardSample]] = NO_CARD
+    last: BusyWindow | None,
+    samples: Answer[list[Sample]],
+    now: float = NOW,
+    card: Answer[list[CardSample]] = NO_CARD,
+    *,
+    doubted: bool = False,
 ) -> BusyWindow | None:
-    return processes.next_window(last, samples, card, now=now, wall_offset=OFFSET)
+    return processes.next_window(last, samples, card, now=now, wall_offset=OFFSET, doubted=doubted)
 
 
 def test_of_the_card_counts_what_it_did_in_the_same_window() -> None:
