@@ -15,6 +15,7 @@
  * less. The wait is bounded because work may be waiting for what the program
  * wants to launch next (a kernel that polls a flag, a peer of a collective). */
 #define UNFINISHED_NS (50 * NS_PER_MS)
+#define LEAST_UNFINISHED_NS (8 * NS_PER_MS) /* of a process: four turns, which are 2 ms */
 #define UNFINISHED_SAMPLES 2
 #define PATIENCE_NS (2000 * NS_PER_MS)
 #define MOST_DOUBLED 2 /* times, while launches that were let go so do not end */
@@ -25,7 +26,7 @@
 /* When a launch of a known function is measured again. */
 #define SAMPLE_INTERVAL_NS (10 * NS_PER_MS)
 #define SAMPLE_CHARGED_NS (5 * NS_PER_MS)
-#define SAMPLE_MUCH_NS (UNFINISHED_NS / 32)
+#define SAMPLE_MUCH_PART 32 /* of what may be unfinished */
 
 /* Launches between two looks at the counters. */
 #define LAUNCHES_PER_LOOK 256
@@ -43,12 +44,28 @@ static void pass_freeze(struct hv_gate *gate)
     }
 }
 
+/* Charged work that the process may have unfinished. What is charged too little queues up to this, so the Pod's processes
+ * share it, as far as each of their turns still finds some. The less the better the cost is known: all at once, whoever has
+ * more would wait for all of the rest. Not in several streams: what is charged of launches that run beside each other is
+ * more than the device is given, and they end in jumps. */
+static uint64_t room_ns(const struct hv_gate *gate)
+{
+    uint64_t samples = hv_load_relaxed_32(&gate->function->samples);
+    if (samples <= HV_RECENT_SAMPLES || hv_load_relaxed_32(&gate->process->sampler.streams_differ[gate->device]) != 0)
+        return UNFINISHED_NS;
+    uint32_t own = hv_slots_at_work(&hv_files()->slots, gate->device);
+    uint64_t part = UNFINISHED_NS / (own != 0 ? own : 1);
+    uint64_t least = part > LEAST_UNFINISHED_NS ? part : LEAST_UNFINISHED_NS;
+    uint64_t known = UNFINISHED_NS * HV_RECENT_SAMPLES / samples; /* below 2^31 */
+    return known > least ? known : least;
+}
+
 /* Is more than that left of the process's work? Half of what may be unfinished, or of a launch: the other half is for what
  * the pace of the work may be wrong by. */
 static bool is_much_left(const struct hv_gate *gate)
 {
-    uint64_t cost = hv_costs_charge(gate->function);
-    uint64_t half = (cost > UNFINISHED_NS ? cost : UNFINISHED_NS) / 2;
+    uint64_t cost = hv_costs_charge(gate->function), room = room_ns(gate);
+    uint64_t half = (cost > room ? cost : room) / 2;
     return hv_sampler_left_ns(&gate->process->sampler, gate->device, gate->now_ns) > half;
 }
 
@@ -155,12 +172,13 @@ static bool should_sample(const struct hv_gate *gate, const struct hv_function *
         hv_load_relaxed_32(&function->is_long) != 0 || hv_load_relaxed_32(&function->again) != 0)
         return true;
     /* With much unfinished each sample that ends lets others go on, so they are the closer the more there is. */
-    bool much = hv_sampler_unfinished_ns(sampler, gate->device) > UNFINISHED_NS / 4;
+    uint64_t all = room_ns(gate);
+    bool much = hv_sampler_unfinished_ns(sampler, gate->device) > all / 4;
     /* While none ends, which may take long among many processes, not all places: some are for those that let others go on. */
     bool room = hv_load_relaxed_32(&sampler->pending[gate->device]) < HV_SAMPLES / 2;
     return (room && gate->now_ns - hv_load_relaxed(&function->sampled_at_ns) >= SAMPLE_INTERVAL_NS) ||
            hv_load_relaxed(&sampler->charged_ns[gate->device]) - hv_load_relaxed(&sampler->sampled_ns[gate->device]) >=
-               (much ? SAMPLE_MUCH_NS : SAMPLE_CHARGED_NS);
+               (much ? all / SAMPLE_MUCH_PART : SAMPLE_CHARGED_NS);
 }
 
 /* A launch after a wait finds an idle stream, and with it a device on which

@@ -201,6 +201,7 @@ def test_the_same_function_ten_times_as_long_settles_again_within_a_second(name:
 # Where a single launch is some points of two seconds, or others' turns make it hard to see.
 WINDOWS = {
     "long ones in four streams": (Load(percent=50, kernels=(5000,), later=(50000,), streams=4), False),
+    "eight processes": (Load(percent=50, kernels=(1000,), later=(10000,), processes=8), False),
     "eight processes of four streams": (
         Load(percent=25, kernels=(1000,), later=(10000,), processes=8, streams=4),
         False,
