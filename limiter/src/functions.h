@@ -134,8 +134,8 @@ struct hv_function *hv_function_enter(struct hv_function_table *table, uint64_t 
  * other work. crowd: processes at work on the device, this one and the Pod's
  * other ones among them; 0: not known. crowd_told: the same by what was told last,
  * where held. begin_ns: when it began, by any clock; 0: not known, or no matter. own: of the Pod; only told of long ones.
- * enough_charged: of what the process had been charged enough was under way to fill its turns while this launch was. One
- * thread at a time for each entry. */
+ * enough_charged: of what the process had been charged enough was under way to fill its turns while this launch was; or,
+ * where held, the Pod is charged for nearly all of the time. One thread at a time for each entry. */
 struct hv_measured {
     uint64_t ns;
     uint64_t own_ns;

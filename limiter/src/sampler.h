@@ -88,6 +88,9 @@ struct hv_sampler {
     uint64_t missing_upto_ns[HV_MAX_DEVICES]; /* time for which work beyond its charges was told of */
     uint64_t basis_at_ns[HV_MAX_DEVICES]; /* the daemon's last word on its correction, */
     uint32_t basis_ppm[HV_MAX_DEVICES];   /* and the overlap that charges were made with then */
+    uint64_t pod_charged_ns[HV_MAX_DEVICES]; /* by the Pod, up to */
+    uint64_t pod_at_ns[HV_MAX_DEVICES];      /* this moment, */
+    uint32_t pod_ppm[HV_MAX_DEVICES];        /* and that was so much of the second or so before it */
     uint64_t void_ppm[HV_MAX_DEVICES];    /* a correction that was for other work, */
     uint64_t void_until_ns[HV_MAX_DEVICES]; /* and until when it is none */
     uint64_t untold_ns[HV_MAX_DEVICES];       /* measured while nobody told how many turns others had, */

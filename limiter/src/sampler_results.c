@@ -29,6 +29,11 @@
 /* After so long without a word the daemon is taken to be gone. It says one each half second. */
 #define SILENT_NS UINT64_C(1500000000)
 
+/* Of the time. Who is charged so much has launches that take at most a quarter longer, for there is no more time; and by as
+ * much times scatter anyway. */
+#define FILLS_PPM (HV_SHARE_FULL_PPM / 5 * 4)
+#define POD_OVER_NS UINT64_C(1000000000)
+
 uint64_t hv_sample_advance_ended(struct hv_sampler *sampler, const struct hv_sample *sample)
 {
     uint64_t ended = hv_load_relaxed(&sampler->ended_ns[sample->device]);
@@ -36,6 +41,20 @@ uint64_t hv_sample_advance_ended(struct hv_sampler *sampler, const struct hv_sam
         return 0;
     hv_store_relaxed(&sampler->ended_ns[sample->device], sample->charged_upto);
     return sample->charged_upto - ended;
+}
+
+/* What the Pod is charged, of the time. */
+static uint32_t pod_charged_ppm(struct hv_sampler *sampler, const struct hv_files *files, uint32_t device, uint64_t now_ns)
+{
+    uint64_t charged = hv_load_relaxed(&files->devices[device]->charged_ns), before = sampler->pod_charged_ns[device];
+    uint64_t passed = now_ns - sampler->pod_at_ns[device]; /* all of it, the first time */
+    if (passed < POD_OVER_NS)
+        return sampler->pod_ppm[device];
+    uint64_t more = charged > before ? charged - before : 0;
+    sampler->pod_ppm[device] = more >= passed ? HV_SHARE_FULL_PPM : (uint32_t)((unsigned __int128)more * HV_SHARE_FULL_PPM / passed);
+    sampler->pod_charged_ns[device] = charged;
+    sampler->pod_at_ns[device] = now_ns;
+    return sampler->pod_ppm[device];
 }
 
 /* The driver sees the Pod busier than it is charged. */
@@ -242,7 +261,8 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
                                    .at_ns = now_ns};
     measured.crowd_told = measured.held ? hv_sample_crowd(files, sample->device, now_ns) : 0;
     uint32_t told = hv_sample_crowd(files, sample->device, now_ns);
-    measured.enough_charged = hv_sampler_fills_turns(sampler, sample->device, told, now_ns);
+    bool fills_device = pod_charged_ppm(sampler, files, sample->device, now_ns) >= FILLS_PPM;
+    measured.enough_charged = hv_sampler_fills_turns(sampler, sample->device, told, now_ns) || (measured.held && fills_device);
     if (measured.held) /* nobody else looks */
         measured.too_little = hv_sampler_is_too_little(sampler, sample->device, told, now_ns);
     measured.crowd = sample->laid ? 0 : crowd(files, sample, result.measured_ns, now_ns);

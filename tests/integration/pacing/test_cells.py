@@ -376,6 +376,13 @@ def test_without_the_daemon_launches_that_others_turns_and_streams_lengthen_alik
     assert abs(result.error()) <= 2.0
 
 
+def test_without_the_daemon_no_more_is_charged_than_there_is_time_for(tmp_path: Path) -> None:
+    """Launches of all streams take longer time after time; but the Pod is charged for nine tenths of the time already."""
+    load = Load(percent=90, kernels=(100,), grid=10000, processes=8, streams=4)
+    result = run(Cell(pods=(load,), daemon_seconds=2), tmp_path)
+    assert abs(result.error()) <= 1.0
+
+
 def test_the_likeliest_correction_counts_once_the_daemon_is_gone(tmp_path: Path) -> None:
     """While limits begin to hold charges are too low for a time; what was proven by then is no help later."""
     load = Load(percent=75, kernels=(20,), grid=10000, form="graph", processes=8, streams=4)
