@@ -100,7 +100,7 @@ uint64_t hv_length_untold(struct hv_length *length, const struct hv_length_taken
             return length->most_ns < of->mean_ns && is_far(of, length->most_ns, over) ? length->most_ns : of->mean_ns;
         *length = (struct hv_length){0};
     }
-    learn(of, taken->turn_ns);
+    learn(of, taken->own_ns); /* nobody finds out any more what the sum of turns is wrong by; of own moments it is right */
     length->of = *of; /* for when somebody tells again */
     return 0;
 }
