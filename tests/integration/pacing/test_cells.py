@@ -377,7 +377,7 @@ def test_without_the_daemon_launches_that_others_turns_and_streams_lengthen_alik
 
 
 def test_without_the_daemon_no_more_is_charged_than_there_is_time_for(tmp_path: Path) -> None:
-    """Launches of all streams take longer time after time; but the Pod is charged for nine tenths of the time already."""
+    """Launches of all streams seem to take longer; but the Pod is charged for nine tenths of the time already."""
     load = Load(percent=90, kernels=(100,), grid=10000, processes=8, streams=4)
     result = run(Cell(pods=(load,), daemon_seconds=2), tmp_path)
     assert abs(result.error()) <= 1.0
