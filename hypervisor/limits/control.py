@@ -200,6 +200,11 @@ class Correction:
             u = 1.0  # one piece of work fills the window, and will be charged all of it when it ends
         if u < BUSY_FLOOR and x < BUSY_FLOOR:
             return replace(watched, frozen="nothing to do")
+        if x == 0.0 and last.busy_ratio == 0.0 and u > 2 * BUSY_FLOOR + reading.off:
+            # Charged a second time, and not seen: costs are never too high by so much, and what waited runs by now.
+            return replace(
+                watched, frozen="the driver sees nothing of the work", surprises=(), row=(), lately=NO_EVIDENCE
+            )
         one = min(max(reading.a_launch_ns / 1e9 / WINDOW_SECONDS, 0.0), 1.0)
         sight = Sight(x, u, EDGE * one, follows=in_a_row, off=reading.off)
         row = (*self.row, sight)[-IN_A_ROW_ALIKE:] if in_a_row else ()

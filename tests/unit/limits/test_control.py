@@ -145,6 +145,23 @@ def test_no_history_takes_it_out_of_bounds(readings: list[Reading]) -> None:
         assert LEAST <= correction.value <= MOST
 
 
+@pytest.mark.parametrize("interval", [1 / 6, 1.0])
+@pytest.mark.parametrize("before", [0, 20])
+def test_a_driver_that_sees_nothing_of_what_is_charged_does_not_open_the_limit(interval: float, before: int) -> None:
+    correction, at, charged = Correction(value=0.9), 100.0, 0.0
+    for number in range(before + 60):
+        at, charged = at + interval, charged + 0.2 * interval
+        seen = 0.18 if number < before else 0.0
+        correction = correction.after(
+            Reading(
+                busy_ratio=seen, busy_at=at, charged_ns=round(charged * NS), a_launch_ns=1e6, charged_at=at, share=0.18
+            )
+        )
+        assert correction.value >= 0.89
+    assert correction.frozen == "the driver sees nothing of the work"
+    assert correction.settled >= 0.89
+
+
 def test_a_false_account_does_not_open_the_limit() -> None:
     """Charges that are made up make the ratio look low; the busy time that the driver sees holds against that."""
     plant = Plant(share=0.25, factor=1.0)
