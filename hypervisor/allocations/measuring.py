@@ -224,6 +224,7 @@ def _enforcement(held: Held, views: tuple[DriverView, ...]) -> Enforcement:
         and not memory.is_unlisted
         and all(process.memory_bytes is not None for process in view.processes.values())
         and (_tells_time(view) or _fresh_witness(memory) is not None)
+        and not (memory.correction is not None and memory.correction.is_unseen)
         for view, memory in zip(views, held.devices, strict=True)
     )
     return Enforcement.VERIFIED if attributed else Enforcement.UNVERIFIED

@@ -120,6 +120,11 @@ class Correction:
         )
 
     @property
+    def is_unseen(self) -> bool:
+        """Does the driver see nothing of what is charged, so that nothing it says shows that the limit holds?"""
+        return self.frozen == _SEES_NOTHING
+
+    @property
     def settled(self) -> float:
         """What to take once nobody corrects any more: the likeliest value, not the last one that was proven.
 
@@ -202,9 +207,7 @@ class Correction:
             return replace(watched, frozen="nothing to do")
         if x == 0.0 and last.busy_ratio == 0.0 and u > 2 * BUSY_FLOOR + reading.off:
             # Charged a second time, and not seen: costs are never too high by so much, and what waited runs by now.
-            return replace(
-                watched, frozen="the driver sees nothing of the work", surprises=(), row=(), lately=NO_EVIDENCE
-            )
+            return replace(watched, frozen=_SEES_NOTHING, surprises=(), row=(), lately=NO_EVIDENCE)
         one = min(max(reading.a_launch_ns / 1e9 / WINDOW_SECONDS, 0.0), 1.0)
         sight = Sight(x, u, EDGE * one, follows=in_a_row, off=reading.off)
         row = (*self.row, sight)[-IN_A_ROW_ALIKE:] if in_a_row else ()
@@ -324,6 +327,7 @@ class Correction:
 
 
 _SAME = "the driver says nothing new"
+_SEES_NOTHING = "the driver sees nothing of the work"
 _COUNTED_ANEW = "charges that are counted otherwise than before"
 
 

@@ -158,6 +158,7 @@ def test_a_driver_that_sees_nothing_of_what_is_charged_does_not_open_the_limit(i
             )
         )
         assert correction.value >= 0.89
+    assert correction.is_unseen
     assert correction.frozen == "the driver sees nothing of the work"
     assert correction.settled >= 0.89
 
