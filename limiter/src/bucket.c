@@ -23,7 +23,7 @@ uint64_t hv_bucket_wall_ns(uint64_t gpu_ns, uint32_t share_ppm)
     return saturate((wide)gpu_ns * HV_SHARE_FULL_PPM / share_ppm);
 }
 
-static uint64_t window_ns(const struct hv_bucket_terms *terms)
+uint64_t hv_bucket_window_ns(const struct hv_bucket_terms *terms)
 {
     uint64_t window = hv_bucket_wall_ns(terms->burst_ns, terms->share_ppm);
     return window > HV_BUCKET_SMALLEST_WINDOW_NS ? window : HV_BUCKET_SMALLEST_WINDOW_NS;
@@ -45,7 +45,7 @@ static uint64_t arrival_at(uint64_t word, const struct hv_bucket_terms *terms, u
         return word;
     if (word - now_ns > hv_bucket_wall_ns(terms->debt_ns, terms->share_ppm) + HV_BUCKET_IMPLAUSIBLE_NS +
                             terms->waiters * HV_BUCKET_WAITER_NS)
-        return now_ns + window_ns(terms);
+        return now_ns + hv_bucket_window_ns(terms);
     return word;
 }
 
@@ -53,7 +53,7 @@ uint64_t hv_bucket_charge(uint64_t *bucket, const struct hv_bucket_terms *terms,
                           uint64_t *wall_ns)
 {
     uint64_t wall = hv_bucket_wall_ns(gpu_ns, terms->share_ppm);
-    uint64_t window = window_ns(terms);
+    uint64_t window = hv_bucket_window_ns(terms);
     uint64_t word = hv_load_relaxed(bucket); /* carries no other data */
     uint64_t arrival;
     do {

@@ -84,4 +84,7 @@ uint64_t hv_debt_lower(uint64_t *debt, uint64_t gpu_ns);
  * GPU time at the new one. */
 void hv_bucket_rescale(uint64_t *bucket, uint32_t old_share_ppm, uint32_t new_share_ppm, uint64_t now_ns);
 
+/* So far ahead of the clock the bucket may be and what is short goes at once. */
+uint64_t hv_bucket_window_ns(const struct hv_bucket_terms *terms);
+
 #endif

@@ -121,22 +121,30 @@ static void note_measuring(const struct hv_function *function, uint64_t until_ns
     hv_store_relaxed(&mine->until_ns, until_ns);
 }
 
-bool hv_costs_settled(struct hv_function *function, uint64_t now_ns)
+bool hv_costs_told(struct hv_function *function)
 {
     if (!is_entered(function))
+        return false;
+    struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
+    uint64_t cost = hv_load_relaxed(&entry->cost_ns);
+    /* Long with others' turns, and waits to be told of them: to begin to learn it again would take that mark away. */
+    bool unpriced = cost != 0 && hv_load_relaxed(&entry->learning_until_ns) >= LEARNED_UNTOLD;
+    /* The first times of a short one may be mostly others' turns. */
+    if (cost < HV_LONG_NS && !unpriced && hv_load_relaxed(&entry->samples) < ENOUGH_SAMPLES)
+        return false;
+    if (cost < MOST_BELIEVED_NS) { /* as our own processes write it */
+        hv_store_relaxed(&function->first_cost_ns, cost);
+        hv_store_relaxed_32(&function->first_measured, 1);
+    }
+    return true;
+}
+
+bool hv_costs_settled(struct hv_function *function, uint64_t now_ns)
+{
+    if (!is_entered(function) || hv_costs_told(function))
         return true;
     struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
     uint64_t cost = hv_load_relaxed(&entry->cost_ns);
-    /* The first times of a short one may be mostly others' turns. */
-    /* Long with others' turns, and waits to be told of them: to begin to learn it again would take that mark away. */
-    bool unpriced = cost != 0 && hv_load_relaxed(&entry->learning_until_ns) >= LEARNED_UNTOLD;
-    if (cost >= HV_LONG_NS || unpriced || hv_load_relaxed(&entry->samples) >= ENOUGH_SAMPLES) {
-        if (cost < MOST_BELIEVED_NS) { /* as our own processes write it */
-            hv_store_relaxed(&function->first_cost_ns, cost);
-            hv_store_relaxed_32(&function->first_measured, 1);
-        }
-        return true;
-    }
     uint64_t until = hv_load_relaxed(&entry->learning_until_ns);
     if (cost != 0 && is_measured_here(function, until))
         return true; /* whoever measures it goes on: it is who finds out whether the first time was right */

@@ -27,6 +27,9 @@ void hv_costs_publish(struct hv_function *function, uint64_t now_ns);
  * is stopped meanwhile holds up nobody for long. */
 bool hv_costs_settled(struct hv_function *function, uint64_t now_ns);
 
+/* The first half of it: has another process told? */
+bool hv_costs_told(struct hv_function *function);
+
 /* A launch that is measured so has not ended yet: the others go on waiting. */
 void hv_costs_measures_on(const struct hv_function *function, uint64_t now_ns);
 

@@ -5,23 +5,8 @@
 #include "memory.h"
 #include "pacing_gate.h"
 #include "pacing_untold.h"
+#include "pacing_wait.h"
 #include "process.h"
-
-/* Of a function whose cost is not known one launch may be under way: it is
- * charged a guess, and what it takes beyond that once it has ended. */
-#define UNLEARNED_IN_FLIGHT 1
-
-/* Most charged work that may be unfinished, and how long a launch waits for
- * less. The wait is bounded because work may be waiting for what the program
- * wants to launch next (a kernel that polls a flag, a peer of a collective). */
-#define UNFINISHED_NS (50 * NS_PER_MS)
-#define LEAST_UNFINISHED_NS (8 * NS_PER_MS) /* of a process: four turns, which are 2 ms */
-#define UNFINISHED_SAMPLES 2
-#define PATIENCE_NS (2000 * NS_PER_MS)
-#define MOST_DOUBLED 2 /* times, while launches that were let go so do not end */
-#define MOST_TURNS 8 /* that are waited for */
-#define FIRST_NAP_NS UINT64_C(50000)
-#define LONGEST_NAP_NS NS_PER_MS
 
 /* When a launch of a known function is measured again. */
 #define SAMPLE_INTERVAL_NS (10 * NS_PER_MS)
@@ -44,103 +29,6 @@ static void pass_freeze(struct hv_gate *gate)
     }
 }
 
-/* Charged work that the process may have unfinished. What is charged too little queues up to this, so the Pod's processes
- * share it, as far as each of their turns still finds some. The less the better the cost is known: all at once, whoever has
- * more would wait for all of the rest. Not in several streams: what is charged of launches that run beside each other is
- * more than the device is given, and they end in jumps. */
-static uint64_t room_ns(const struct hv_gate *gate)
-{
-    uint64_t samples = hv_load_relaxed_32(&gate->function->samples);
-    if (samples <= HV_RECENT_SAMPLES || hv_load_relaxed_32(&gate->process->sampler.streams_differ[gate->device]) != 0)
-        return UNFINISHED_NS;
-    uint32_t own = hv_slots_at_work(&hv_files()->slots, gate->device);
-    uint64_t part = UNFINISHED_NS / (own != 0 ? own : 1);
-    uint64_t least = part > LEAST_UNFINISHED_NS ? part : LEAST_UNFINISHED_NS;
-    uint64_t known = UNFINISHED_NS * HV_RECENT_SAMPLES / samples; /* below 2^31 */
-    return known > least ? known : least;
-}
-
-/* Is more than that left of the process's work? Half of what may be unfinished, or of a launch: the other half is for what
- * the pace of the work may be wrong by. */
-static bool is_much_left(const struct hv_gate *gate)
-{
-    uint64_t cost = hv_costs_charge(gate->function), room = room_ns(gate);
-    uint64_t half = (cost > room ? cost : room) / 2;
-    return hv_sampler_left_ns(&gate->process->sampler, gate->device, gate->now_ns) > half;
-}
-
-/* What its launch is to be charged is being found out, by a launch of this process or of another one. */
-static bool must_wait_for_cost(const struct hv_gate *gate)
-{
-    struct hv_function *function = gate->function;
-    if (hv_load_relaxed(&function->cost_ns) != 0)
-        return false;
-    /* A short one is measured by itself first: what runs beside it would lengthen it. */
-    bool known = hv_load_relaxed_32(&function->first_measured) != 0 && hv_load_relaxed(&function->first_cost_ns) >= HV_LONG_NS;
-    if (!known && hv_load_acquire_32(&function->in_flight) >= UNLEARNED_IN_FLIGHT)
-        return true;
-    bool in_vain = hv_load_relaxed_32(&gate->process->sampler.waited_in_vain) != 0;
-    if (in_vain && gate->now_ns - gate->waits_since_ns >= HV_LEARNING_NS)
-        return false;
-    return !hv_costs_settled(function, gate->now_ns);
-}
-
-static bool must_wait_for_room(const struct hv_gate *gate)
-{
-    return hv_load_acquire_32(&gate->process->sampler.pending[gate->device]) >= UNFINISHED_SAMPLES && is_much_left(gate);
-}
-
-/* Who has each eighth turn only gets as far in eight times as long. */
-static uint64_t patience_ns(const struct hv_gate *gate, uint32_t before)
-{
-    uint64_t others = hv_load_relaxed(&gate->control->others_ppm) / HV_SHARE_FULL_PPM;
-    uint64_t turns = hv_slots_at_work(&hv_files()->slots, gate->device) + (others < MOST_TURNS ? others : MOST_TURNS);
-    uint64_t slowed = PATIENCE_NS * (turns < MOST_TURNS ? turns : MOST_TURNS);
-    uint64_t doubled = PATIENCE_NS << (before < MOST_DOUBLED ? before : MOST_DOUBLED);
-    return slowed > doubled ? slowed : doubled;
-}
-
-/* False: it has waited as long as it may, because what it waits for may be waiting for this launch. */
-static bool wait_while(bool (*must_wait)(const struct hv_gate *), struct hv_gate *gate)
-{
-    struct hv_function *function = gate->function;
-    uint64_t nap = FIRST_NAP_NS;
-    uint64_t began = gate->now_ns;
-    uint32_t before = hv_load_relaxed_32(&function->impatient);
-    bool patient = true;
-    while (gate->share_ppm < HV_SHARE_FULL_PPM && must_wait(gate) &&
-           (patient = gate->now_ns - began < patience_ns(gate, before))) {
-        hv_gate_wait(gate, gate->now_ns + nap);
-        nap = nap * 2 < LONGEST_NAP_NS ? nap * 2 : LONGEST_NAP_NS;
-        hv_gate_look(gate);
-        hv_gate_poll(gate);
-    }
-    if (!patient)
-        hv_store_relaxed_32(&function->impatient, before + 1);
-    return patient;
-}
-
-/* The place will be as of when the launch came, for it had work for the device all the while. */
-static void wait_for_cost(struct hv_gate *gate)
-{
-    uint64_t began = gate->waits_since_ns = gate->now_ns;
-    bool others = hv_load_acquire_32(&gate->function->in_flight) == 0;
-    if (!wait_while(must_wait_for_cost, gate) && others) /* work that waits for its peers does so again with the next function */
-        hv_store_relaxed_32(&gate->process->sampler.waited_in_vain, 1);
-    if (gate->now_ns == began)
-        gate->waits_since_ns = 0;
-}
-
-/* Those in other processes who have waited for the same cost look for it each LONGEST_NAP_NS. They came before whatever
- * this process launches next, and are to have their places before it. */
-static void let_others_take_their_places(struct hv_gate *gate)
-{
-    if (gate->waits_since_ns == 0 || hv_load_relaxed_32(&gate->function->is_long) == 0)
-        return;
-    hv_gate_wait(gate, gate->now_ns + LONGEST_NAP_NS);
-    hv_gate_look(gate);
-}
-
 /* Take a place, wait for it and for room, in any order that is the shortest: behind a long launch that is under way both
  * take long, and the place comes meanwhile. Returns what was paid. */
 static uint64_t pay_and_wait_for_room(struct hv_gate *gate, bool copy, uint64_t *charged)
@@ -149,13 +37,15 @@ static uint64_t pay_and_wait_for_room(struct hv_gate *gate, bool copy, uint64_t 
     bool behind_long = *charged >= HV_LONG_NS || hv_load_relaxed(&gate->process->sampler.long_ns[gate->device]) != 0;
     uint64_t credit = hv_thread.credit_ns, paid = 0;
     if (!behind_long)
-        (void)wait_while(must_wait_for_room, gate);
-    if (credit < *charged)
+        hv_wait_for_room(gate);
+    if (gate->measures) /* in its place: what the one before it took is known by now, and credit does not know it */
+        paid = hv_gate_pay(gate, copy, *charged, *charged);
+    else if (credit < *charged)
         paid = hv_gate_pay(gate, copy, *charged, *charged - credit);
-    let_others_take_their_places(gate);
+    hv_wait_for_others_places(gate);
     if (!behind_long)
         return paid;
-    (void)wait_while(must_wait_for_room, gate);
+    hv_wait_for_room(gate);
     uint64_t now = hv_costs_charge(gate->function);
     if (now > before && hv_is_other_work(before, now)) { /* it goes as what it is known to be by now */
         uint64_t more = hv_bucket_wall_ns(now - before, gate->overlap_ppm); /* the same quotient */
@@ -172,7 +62,7 @@ static bool should_sample(const struct hv_gate *gate, const struct hv_function *
         hv_load_relaxed_32(&function->is_long) != 0 || hv_load_relaxed_32(&function->again) != 0)
         return true;
     /* With much unfinished each sample that ends lets others go on, so they are the closer the more there is. */
-    uint64_t all = room_ns(gate);
+    uint64_t all = hv_wait_room_ns(gate);
     bool much = hv_sampler_unfinished_ns(sampler, gate->device) > all / 4;
     /* While none ends, which may take long among many processes, not all places: some are for those that let others go on. */
     bool room = hv_load_relaxed_32(&sampler->pending[gate->device]) < HV_SAMPLES / 2;
@@ -308,7 +198,7 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
     note_stream(gate, launch);
     hv_gate_poll(gate);
     hv_untold_price(gate, function);
-    wait_for_cost(gate);
+    hv_wait_for_cost(gate);
     hv_untold_price(gate, function); /* the word may have come meanwhile */
     uint64_t cost = hv_load_relaxed(&function->cost_ns);
     uint64_t work = hv_costs_charge(function), charged = work;
@@ -322,8 +212,10 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
         work = work < charged ? work : charged;
         count_charge(gate, copy, paid, is_long && paid > charged - work ? paid - (charged - work) : paid);
     }
-    if (gate->share_ppm >= HV_SHARE_FULL_PPM)
-        return; /* lifted while it waited */
+    if (gate->share_ppm >= HV_SHARE_FULL_PPM) { /* lifted while it waited */
+        hv_wait_pass_turn_on(gate, NULL);
+        return;
+    }
     thread->credit_ns -= charged < thread->credit_ns ? charged : thread->credit_ns;
     hv_add_relaxed(&function->launches, 1);
     if (measurable)
@@ -337,6 +229,7 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
     if (measurable && (surveyed || should_sample(gate, function))) /* last: from here the device may be waiting for us */
         launch->sample = hv_sampler_begin(sampler, function, gate->device, launch->stream,
                                           launch->per_thread, charged, surveyed);
+    hv_wait_pass_turn_on(gate, launch->sample);
     if (launch->sample != NULL) {
         launch->sample->unplaced = gate->unplaced;
         sample_next(function, launch->sample, !sampler->surveys[gate->device].several);

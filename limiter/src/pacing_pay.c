@@ -126,7 +126,8 @@ static void take_place(struct hv_gate *gate, const struct hv_bucket_terms *terms
         *repaid = 0;
         return;
     }
-    place->paid_ns = place->cost_ns + hv_bucket_gpu_ns(SLICE_WALL_NS / waiting(gate), gate->share_ppm);
+    uint64_t slice = gate->measures ? 0 : hv_bucket_gpu_ns(SLICE_WALL_NS / waiting(gate), gate->share_ppm);
+    place->paid_ns = place->cost_ns + slice;
     uint64_t most = place->paid_ns / (place->cost_ns > SELDOM_NS ? REPAID_SELDOM_PART : REPAID_PART);
     *repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, terms, most, gate->now_ns);
     place->all_ns = hv_gate_corrected(gate, copy, hv_gate_overlapped(gate, place->paid_ns));

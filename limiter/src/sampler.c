@@ -22,8 +22,20 @@ static void leave(struct hv_sampler *sampler)
     hv_store_release_32(&sampler->busy, 0);
 }
 
+bool hv_sampler_take_turn(struct hv_sampler *sampler, uint32_t device)
+{
+    uint32_t free = 0;
+    return __atomic_compare_exchange_n(&sampler->measuring[device], &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+void hv_sampler_leave_turn(struct hv_sampler *sampler, uint32_t device)
+{
+    hv_store_release_32(&sampler->measuring[device], 0);
+}
+
 static void end_under_way(struct hv_sampler *sampler, struct hv_sample *sample)
 {
+    hv_sample_pass_turn_on(sampler, sample);
     if (sample->unlearned)
         hv_sub_acq_rel_32(&sample->function->in_flight, 1);
     if (sample->laid)
@@ -239,6 +251,7 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = sample->turn_ns =
             sample->least_ns = sample->most_ns = sample->untold_ns = 0;
         sample->unplaced = false;
+        sample->holds_turn = false;
         sample->outgrown = false;
         if (sample->unlearned)
             hv_add_acq_rel_32(&function->in_flight, 1);

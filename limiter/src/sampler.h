@@ -44,6 +44,7 @@ struct hv_sample {
     uint64_t ready_at_ns;  /* just before the launch */
     uint64_t gap_ns;       /* between start event and launch on an idle stream: not the launch's time */
     bool unlearned;        /* cost was not known: its charge was a guess */
+    bool holds_turn;       /* to be measured: see hv_sampler_take_turn */
     bool outgrown;         /* takes far more than its charge: charged while it runs */
     bool laid;             /* onto the Pod's line of GPU time, as far as it has gone */
     uint64_t laid_from_ns; /* 0: not begun, or not known */
@@ -98,6 +99,7 @@ struct hv_sampler {
     uint64_t untold_until_ns[HV_MAX_DEVICES]; /* which counts for the first moments only */
     struct hv_backlog backlogs[HV_MAX_DEVICES];
     uint64_t largest_ns[HV_MAX_DEVICES]; /* charge of a launch that is measured and has not ended */
+    uint32_t measuring[HV_MAX_DEVICES]; /* 1: some launch is being measured that nobody knows the cost of */
     uint32_t waited_in_vain; /* 1: what another process measured for this one too did not end before the patience did */
     uint64_t stream_seen[HV_MAX_DEVICES];     /* of a launch in the slow path; never 0 then */
     uint32_t streams_differ[HV_MAX_DEVICES];  /* 1: another one was seen as well */
@@ -120,6 +122,7 @@ struct hv_sample_result {
     uint64_t turn_ns;  /* what of it turns left to this process: the same in the mean, whoever tells first of a moment */
     bool laid;         /* a long launch, or one whose cost was not known */
     bool guessed;      /* the latter, or far off */
+    bool first;        /* its cost was not known */
     bool unplaced;     /* its charge had no place in the bucket */
     bool unfinished;   /* it goes on, and has taken more than it was charged so far; only a guess is put right so early */
     bool other;    /* the function has turned out to be other work than before */
@@ -134,6 +137,12 @@ struct hv_sample_result {
  * they measured is learned, and laid onto the Pod's line of GPU time in files. */
 uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *files, uint32_t device, uint64_t now_ns,
                          struct hv_sample_result *results);
+
+/* Launches that nobody knows the cost of go one after the other, of all functions of the process: what is queued of them
+ * at once is charged a guess only, and can't be called back. The turn goes on to the sample of the launch, until it has
+ * ended or is charged as far as it has gone; false: another one has it. */
+bool hv_sampler_take_turn(struct hv_sampler *sampler, uint32_t device);
+void hv_sampler_leave_turn(struct hv_sampler *sampler, uint32_t device);
 
 /* Record the event before a launch. NULL: this launch can't be measured, because
  * the stream is being captured, or there is no room. */

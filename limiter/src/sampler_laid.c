@@ -91,6 +91,13 @@ void hv_sample_lay_unfinished(struct hv_sampler *sampler, const struct hv_files 
         lay(files, sample, begin_ns, now_ns, hv_neighbours_told(files, sample->device, now_ns));
 }
 
+void hv_sample_pass_turn_on(struct hv_sampler *sampler, struct hv_sample *sample)
+{
+    if (sample->holds_turn)
+        hv_sampler_leave_turn(sampler, sample->device);
+    sample->holds_turn = false;
+}
+
 bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, struct hv_sample_result *result)
 {
     uint64_t used = hv_bucket_wall_ns(sample->own_ns, hv_survey_overlap_ppm(sampler, sample->device)); /* the same quotient */
@@ -99,12 +106,14 @@ bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, st
     if (!sample->laid || used <= sample->charged_ns || !(sample->unlearned || sample->outgrown || far_off))
         return false;
     sample->outgrown = true;
+    hv_sample_pass_turn_on(sampler, sample);
     *result = (struct hv_sample_result){.function = sample->function,
                                         .charged_ns = sample->charged_ns,
                                         .began_ns = sample->laid_from_ns,
                                         .used_ns = sample->own_ns,
                                         .laid = true,
                                         .guessed = true,
+                                        .first = sample->unlearned,
                                         .unfinished = true};
     hv_add_relaxed(&sampler->long_ns[sample->device], used - sample->charged_ns);
     hv_add_relaxed(&sampler->under_way_ns[sample->device], used - sample->charged_ns);

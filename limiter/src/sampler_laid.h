@@ -20,6 +20,9 @@ void hv_sample_lay_unfinished(struct hv_sampler *sampler, const struct hv_files 
  * now on: what nobody knew of would be time in which the Pod was idle, and lost to it. */
 bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, struct hv_sample_result *result);
 
+/* The next launch of unknown cost may go. */
+void hv_sample_pass_turn_on(struct hv_sampler *sampler, struct hv_sample *sample);
+
 /* It has ended, measured_ns after it began. */
 void hv_sample_lay_all(struct hv_sampler *sampler, const struct hv_files *files, struct hv_sample *sample,
                        uint64_t measured_ns, uint64_t now_ns);

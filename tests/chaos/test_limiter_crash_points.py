@@ -50,7 +50,7 @@ UNPASSED: dict[str, str | tuple[str, ...]] = {
     "sampler_results.c": ("(&sampler->", "(&sample->function->kept", "&function->priced"),  # a process's own samples
     "sampler_laid.c": ("(&sampler->", "(&sample->function->first_cost_ns"),  # the same
     "pacing_gate.c": "(&sampler->basis",  # a process's own; what the daemon's word was for
-    "pacing.c": ("&function->impatient", "sampler.waited_in_vain"),  # a process's own; a launch that waits for seconds
+    "pacing_wait.c": ("&function->impatient", "sampler.waited_in_vain"),  # a process's own; a wait of seconds
     "hooks_processes.c": "told_of_nvml_tables",  # by nvidia-smi only
     "bindings.c": "",  # a process's own list; this machine has no switches to bind memory to
     "sampler.c": "",  # a process's own samples; which are given up depends on the clock

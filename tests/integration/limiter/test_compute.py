@@ -71,6 +71,67 @@ def test_without_the_limiter_the_same_program_takes_all(pod: Pod) -> None:
     assert busy_share(pod, BUSY.format(microseconds=1000, launch="launch(function)"), limited=False) > 0.8
 
 
+MANY = """
+    start()
+    functions = [kernel({microseconds} + each) for each in range({count})]
+    began = time.monotonic()
+    for function in functions:
+        assert launch(function) == 0
+    must("cuCtxSynchronize")
+    tell(time.monotonic() - began)
+"""
+
+
+def test_functions_that_nobody_has_measured_are_not_queued_all_at_once(pod: Pod) -> None:
+    """Each is charged a guess: 0.09 s of them would be launched within a millisecond, and end within 0.1 s, not 0.9."""
+    pod.files.make(GIB, 100_000)
+    assert pod.ask(MANY.format(microseconds=3000, count=30)) >= 0.4
+
+
+def test_a_function_that_runs_for_long_does_not_keep_others_from_being_measured(pod: Pod) -> None:
+    pod.files.make(GIB, 900_000)
+    took = pod.ask("""
+    start()
+    long, short = kernel(3000000), kernel(100)
+    stream = ctypes.c_void_p()
+    must("cuStreamCreate", ctypes.byref(stream), 1)
+    assert launch(long) == 0
+    began = time.monotonic()
+    assert launch(short, stream=stream) == 0
+    took = time.monotonic() - began
+    tell(took)
+    os._exit(0)
+""")
+    assert took < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("microseconds", "change"),
+    [
+        (500, "function = kernel(500 + i)"),
+        (5000, "function = kernel(5000 + i)"),
+        (2000, "blocks, threads = 1 + i % 97, 32 + i // 97"),
+    ],
+)
+def test_functions_that_are_ever_new_are_held_to_the_share(pod: Pod, microseconds: int, change: str) -> None:
+    source = f"""
+    start()
+    function, blocks, threads = kernel({microseconds}), 1, 32
+    tell("ready")
+    i = 0
+    while True:
+        {change}
+        assert call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, None, None, None) == 0
+        i += 1
+"""
+    pod.files.make(GIB, 250_000)
+    with pod.running(source) as process:
+        heard(process)
+        wait_until(time.monotonic() + 1)
+        assert 0.2 < share_over(pod, 4) < 0.29
+
+
 def test_a_limit_that_is_raised_or_lifted_holds_at_once(pod: Pod) -> None:
     pod.files.make(GIB, 100_000)
     # It waits for each kernel: what is in the queue when a limit comes can't be called back.

@@ -331,7 +331,7 @@ def test_without_the_daemon_work_that_takes_longer_is_noticed(
         percent=35, kernels=(1000,), later=(later,), change_ms=4000, same=True, streams=streams, processes=processes
     )
     result = run(Cell(pods=(load,), daemon_seconds=2, seconds=14), tmp_path)
-    assert result.percent(4, 5) > 60  # what it is seen by
+    assert result.percent(4, 5) > 50  # what it is seen by
     assert result.percent(11, 15) == pytest.approx(35, abs=1)
 
 
@@ -397,7 +397,7 @@ def test_without_the_daemon_longer_work_of_several_processes_and_streams_is_noti
         percent=30, kernels=(1000,), later=(10000,), change_ms=4000, same=True, streams=4, processes=2, grid=10000
     )
     result = run(Cell(pods=(load,), daemon_seconds=2, seconds=9), tmp_path)
-    assert result.percent(4, 5) > 60  # what it is seen by
+    assert result.percent(4, 5) > 50  # what it is seen by
     assert result.percent(6, 10) == pytest.approx(30, abs=2)
 
 
