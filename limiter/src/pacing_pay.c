@@ -24,6 +24,10 @@
 #define REPAID_SELDOM_PART 4
 #define SELDOM_NS (200 * NS_PER_MS)
 
+/* By so much wall time, at most, what is paid of a debt lengthens a wait, however long it is: all who wait together pay
+ * before the last of them goes. Half of what a launch may be stalled beyond their own time. */
+#define REPAID_WALL_NS (10 * NS_PER_MS)
+
 /* This one and those who wait already. */
 static uint32_t waiting(const struct hv_gate *gate)
 {
@@ -114,6 +118,14 @@ static void price_place(struct hv_gate *gate, struct place *place)
     place->paid_ns = scaled(place->paid_ns, after, before);
 }
 
+/* Of a debt, by this place. */
+static uint64_t repaid_at_most(const struct hv_gate *gate, const struct place *place)
+{
+    uint64_t part = place->paid_ns / (place->cost_ns > SELDOM_NS ? REPAID_SELDOM_PART : REPAID_PART);
+    uint64_t held_up = hv_bucket_gpu_ns(REPAID_WALL_NS / waiting(gate), gate->share_ppm);
+    return place->cost_ns <= SELDOM_NS && part > held_up ? held_up : part;
+}
+
 static void take_place(struct hv_gate *gate, const struct hv_bucket_terms *terms, bool copy, bool is_long,
                        struct place *place, uint64_t *repaid)
 {
@@ -128,8 +140,7 @@ static void take_place(struct hv_gate *gate, const struct hv_bucket_terms *terms
     }
     uint64_t slice = gate->measures ? 0 : hv_bucket_gpu_ns(SLICE_WALL_NS / waiting(gate), gate->share_ppm);
     place->paid_ns = place->cost_ns + slice;
-    uint64_t most = place->paid_ns / (place->cost_ns > SELDOM_NS ? REPAID_SELDOM_PART : REPAID_PART);
-    *repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, terms, most, gate->now_ns);
+    *repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, terms, repaid_at_most(gate, place), gate->now_ns);
     place->all_ns = hv_gate_corrected(gate, copy, hv_gate_overlapped(gate, place->paid_ns));
     place->placed_ns = is_long ? hv_untold_placed(gate, place->all_ns) : place->all_ns;
     place->untold = place->placed_ns < place->all_ns;
