@@ -128,6 +128,13 @@ def test_a_limit_does_not_swing(tmp_path: Path) -> None:
     assert result.longest_stall_ms <= 100
 
 
+def test_a_debt_lengthens_no_wait_beyond_the_bound(tmp_path: Path) -> None:
+    """What first launches took beyond their charges is owed; a hundredth of eight waits of half a second is a lot."""
+    load = Load(percent=10, kernels=(1000,), form="graph", processes=8)
+    result = run(Cell(pods=(load,), seconds=14), tmp_path)
+    assert result.longest_stall_ms <= result.stall_bound_ms
+
+
 FIRST_WAITS = {
     # The first launch was measured with the other's turns in it, before the first window of the driver told of them.
     "long, alone": Load(percent=10, kernels=(1000,), form="graph"),
@@ -135,6 +142,8 @@ FIRST_WAITS = {
     # Others take over what the first of them has learned, and it is set right for all at once.
     "long, of eight": Load(percent=25, kernels=(100,), form="graph", processes=8),
     "short, of eight": Load(percent=10, kernels=(20,), form="graph", processes=8),
+    # The first of them by itself; those behind it fill the device together, and are no longer work than it was.
+    "short, side by side": Load(percent=10, kernels=(1000,), grid=10000, streams=4),
     # A process that is let go ahead of the device waits for what it has queued, a few launches at a time.
     "queued": Load(percent=90, kernels=(20,), form="graph", grid=10000, processes=2, streams=4),
 }
