@@ -62,6 +62,17 @@ typedef struct {
     CUcontext ctx;
 } CUDA_KERNEL_NODE_PARAMS;
 
+typedef struct {
+    int type;
+    int reserved[3];
+    union {
+        CUDA_KERNEL_NODE_PARAMS kernel; /* its first part */
+        CUgraph child; /* the same */
+        long long all[29];
+    };
+    long long more;
+} CUgraphNodeParams;
+
 enum {
     CU_MEM_LOCATION_TYPE_DEVICE = 1,
     CU_MEM_LOCATION_TYPE_HOST = 2,

@@ -21,6 +21,7 @@
 #define HV_LONGEST_RUN 8
 #define HV_FUNCTION_GRAPH 1 /* hv_learned_cost.kind */
 #define HV_FUNCTION_COPY 2
+#define HV_GRAPH_UPDATED 1u /* its nodes have other parameters than those of the graph that it was made from */
 
 /* What a launch is taken for until it was measured. */
 #define HV_GUESSED_COST_NS UINT64_C(20000)
@@ -55,6 +56,8 @@ struct hv_function {
     uint32_t kept;          /* 1: which is what they are charged, since nobody tells of turns any more */
     uint32_t untold;        /* 1: its cost was learned before anybody told how many turns others had */
     uint32_t priced;        /* 1: what was learned of it before had others' turns in it, and begins anew with its cost */
+    uint32_t version;       /* of a graph: grows when it is made or changed, so that what was under way before is not learned */
+    uint32_t graph_made;    /* of a graph: grows when it is made or updated; HV_GRAPH_UPDATED: the latter */
     uint32_t run;           /* samples in a row that tell of other work: see hv_function_learn */
     uint32_t run_ns[HV_LONGEST_RUN];
     uint64_t run_since_ns;  /* when the first launch of it was begun */

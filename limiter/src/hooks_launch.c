@@ -1,6 +1,5 @@
 /* Everything that makes the device work: each form goes through the same gate. */
 #include "driver.h"
-#include "graph_costs.h"
 #include "graph_memory.h"
 #include "pacing.h"
 #include "process.h"
@@ -111,20 +110,47 @@ static CUcontext context_of(CUstream stream)
     return context;
 }
 
+int hv_cuCtxPushCurrent_v2(CUcontext context);
+int hv_cuCtxPopCurrent_v2(CUcontext *context);
+
+/* In the context of its stream, which the launch may well not be in. */
+static CUresult begin_in(CUcontext context, struct hv_launch *launch)
+{
+    CUcontext popped;
+    bool pushed = context != NULL && HV_REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
+    CUresult refused = hv_launch_begin(launch);
+    if (pushed)
+        (void)HV_REAL(cuCtxPopCurrent_v2)(&popped);
+    return refused;
+}
+
+/* The driver takes one for each device, and refuses more of them. */
 HV_WRAP(cuLaunchCooperativeKernelMultiDevice, (CUDA_LAUNCH_PARAMS * list, unsigned int count, unsigned int flags))
 {
-    for (unsigned int i = 0; list != NULL && i < count; i++) {
+    struct hv_launch launches[HV_MAX_DEVICES];
+    unsigned int begun = 0;
+    CUresult result = CUDA_SUCCESS;
+    for (unsigned int i = 0; list != NULL && i < count && result == CUDA_SUCCESS; i++) {
         const CUDA_LAUNCH_PARAMS *one = &list[i];
-        struct hv_launch launch = {.function = one->function,
-                                   .stream = one->hStream,
-                                   .blocks = (uint64_t)one->gridDimX * one->gridDimY * one->gridDimZ,
-                                   .threads_per_block = (uint64_t)one->blockDimX * one->blockDimY * one->blockDimZ,
-                                   .kind = HV_LAUNCH_KERNEL};
-        CUresult refused = hv_launch_elsewhere(&launch, context_of(one->hStream));
-        if (refused != CUDA_SUCCESS)
-            return refused;
+        struct hv_launch *launch = &launches[begun];
+        *launch = (struct hv_launch){.function = one->function,
+                                     .stream = one->hStream,
+                                     .blocks = (uint64_t)one->gridDimX * one->gridDimY * one->gridDimZ,
+                                     .threads_per_block = (uint64_t)one->blockDimX * one->blockDimY * one->blockDimZ,
+                                     .kind = HV_LAUNCH_KERNEL};
+        result = begin_in(context_of(one->hStream), launch);
+        if (result == CUDA_SUCCESS && begun + 1 < HV_MAX_DEVICES)
+            begun++;
+        else if (result == CUDA_SUCCESS)
+            (void)hv_launch_end(launch, CUDA_ERROR_INVALID_VALUE); /* charged, and not measured */
     }
-    return HV_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    for (unsigned int i = 0; i < begun; i++)
+        hv_launch_ready(&launches[i]);
+    if (result == CUDA_SUCCESS)
+        result = HV_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    for (unsigned int i = 0; i < begun; i++)
+        (void)hv_launch_end(&launches[i], result);
+    return result;
 }
 
 /* ---- the forms of the first driver API ---- */
@@ -161,24 +187,6 @@ LAUNCH(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream 
 LAUNCH_GRAPH(cuGraphLaunch, false)
 LAUNCH_GRAPH(cuGraphLaunch_ptsz, true)
 
-static CUresult updated(CUresult result, CUgraphExec executable, CUgraph graph)
-{
-    struct hv_process *process = hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
-    if (result == CUDA_SUCCESS && process != NULL)
-        hv_graph_costs_from(process, executable, graph);
-    return result;
-}
-
-HV_WRAP(cuGraphExecUpdate, (CUgraphExec executable, CUgraph graph, CUgraphNode *error_node, int *answer))
-{
-    return updated(HV_REAL(cuGraphExecUpdate)(executable, graph, error_node, answer), executable, graph);
-}
-
-HV_WRAP(cuGraphExecUpdate_v2, (CUgraphExec executable, CUgraph graph, void *answer))
-{
-    return updated(HV_REAL(cuGraphExecUpdate_v2)(executable, graph, answer), executable, graph);
-}
-
 /* ---- capture ---- */
 
 static CUresult capture_begun(CUresult result)
@@ -188,12 +196,19 @@ static CUresult capture_begun(CUresult result)
     return result;
 }
 
-/* A failed end also ends the capture, unless there was none. */
-static CUresult capture_ended(CUresult result)
+static bool is_captured(hv_call_type_cuStreamIsCapturing ask, CUstream stream)
+{
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return ask != NULL && ask(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* A failed end may have ended the capture too; or there was none of this stream, and those of others go on. A stream that is
+ * destroyed meanwhile stays counted: then launches look whether they are captured, which is all that the count is for. */
+static CUresult capture_ended(CUresult result, bool was_captured, bool is_captured_still)
 {
     uint32_t captures = hv_load_relaxed_32(&hv_captures);
-    while (captures != 0 && !__atomic_compare_exchange_n(&hv_captures, &captures, captures - 1, true, __ATOMIC_ACQ_REL,
-                                                         __ATOMIC_RELAXED)) {
+    while (was_captured && !is_captured_still && captures != 0 &&
+           !__atomic_compare_exchange_n(&hv_captures, &captures, captures - 1, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
     }
     return result;
 }
@@ -240,12 +255,13 @@ HV_WRAP(cuStreamBeginRecaptureToGraph_ptsz, (CUstream stream, int mode, CUgraph 
     return capture_begun(HV_REAL(cuStreamBeginRecaptureToGraph_ptsz)(stream, mode, graph, callback, data));
 }
 
-HV_WRAP(cuStreamEndCapture, (CUstream stream, CUgraph *graph))
-{
-    return capture_ended(HV_REAL(cuStreamEndCapture)(stream, graph));
-}
+#define END_CAPTURE(name, ask)                                                                                        \
+    HV_WRAP(name, (CUstream stream, CUgraph * graph))                                                                 \
+    {                                                                                                                 \
+        bool was_captured = is_captured(HV_DRIVER(ask), stream);                                                      \
+        CUresult result = HV_REAL(name)(stream, graph);                                                               \
+        return capture_ended(result, was_captured, is_captured(HV_DRIVER(ask), stream));                              \
+    }
 
-HV_WRAP(cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *graph))
-{
-    return capture_ended(HV_REAL(cuStreamEndCapture_ptsz)(stream, graph));
-}
+END_CAPTURE(cuStreamEndCapture, cuStreamIsCapturing)
+END_CAPTURE(cuStreamEndCapture_ptsz, cuStreamIsCapturing_ptsz)

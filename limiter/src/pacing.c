@@ -190,7 +190,7 @@ static void note_stream(const struct hv_gate *gate, const struct hv_launch *laun
         hv_store_relaxed_32(&sampler->streams_differ[gate->device], 1);
 }
 
-static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurable)
+static void charge(struct hv_gate *gate, struct hv_launch *launch)
 {
     struct hv_thread *thread = &hv_thread;
     struct hv_function *function = gate->function = function_of(gate, launch);
@@ -218,15 +218,14 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
     }
     thread->credit_ns -= charged < thread->credit_ns ? charged : thread->credit_ns;
     hv_add_relaxed(&function->launches, 1);
-    if (measurable)
-        thread->paid_for = function;
+    thread->paid_for = function;
     hv_costs_publish(function, gate->now_ns);
     struct hv_sampler *sampler = &gate->process->sampler;
     bool fits = launch->kind == HV_LAUNCH_KERNEL ||
                 (launch->kind == HV_LAUNCH_GRAPH && hv_load_relaxed_32(&function->is_long) == 0); /* 24 long ones take a minute */
-    bool surveyed = measurable && cost != 0 && fits &&
+    bool surveyed = cost != 0 && fits &&
                     hv_survey_wants(sampler, gate->device, launch->stream, launch->per_thread, gate->now_ns);
-    if (measurable && (surveyed || should_sample(gate, function))) /* last: from here the device may be waiting for us */
+    if (surveyed || should_sample(gate, function)) /* last: from here the device may be waiting for us */
         launch->sample = hv_sampler_begin(sampler, function, gate->device, launch->stream,
                                           launch->per_thread, charged, surveyed);
     hv_wait_pass_turn_on(gate, launch->sample);
@@ -239,22 +238,19 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch, bool measurab
     hv_gate_tell_unfinished(gate);
 }
 
-static CUresult pass(struct hv_launch *launch, struct hv_process *process, CUdevice ordinal, bool measurable)
+static CUresult pass(struct hv_launch *launch, struct hv_process *process, CUdevice ordinal)
 {
     struct hv_gate gate;
     CUresult refused = CUDA_SUCCESS;
     if (!hv_gate_open(&gate, process, ordinal, &refused))
         return refused;
     pass_freeze(&gate);
-    if (measurable) {
-        move_thread(&gate);
-        flush_launches(&gate);
-    }
+    move_thread(&gate);
+    flush_launches(&gate);
     bool free = launch->kind == HV_LAUNCH_COPY && (gate.terms.flags & HV_DEVICE_CHARGE_COPIES) == 0;
     if (gate.share_ppm < HV_SHARE_FULL_PPM && !free && !is_captured(launch))
-        charge(&gate, launch, measurable);
-    if (measurable)
-        prepare_thread(&gate);
+        charge(&gate, launch);
+    prepare_thread(&gate);
     return CUDA_SUCCESS;
 }
 
@@ -267,24 +263,13 @@ HV_NOINLINE CUresult hv_launch_begin(struct hv_launch *launch)
     launch->process = hv_limited_process(&refused);
     if (launch->process == NULL || !hv_current_ordinal(&ordinal, &result))
         return refused;
-    return pass(launch, launch->process, ordinal, true);
+    return pass(launch, launch->process, ordinal);
 }
 
-HV_NOINLINE CUresult hv_launch_elsewhere(struct hv_launch *launch, CUcontext context)
+void hv_launch_ready(struct hv_launch *launch)
 {
-    CUresult refused;
-    CUresult result;
-    CUdevice ordinal;
-    uint64_t value;
-    launch->sample = NULL;
-    launch->process = hv_limited_process(&refused);
-    if (launch->process == NULL)
-        return refused;
-    if (hv_pointer_get(&launch->process->pointers, HV_POINTER_CONTEXT, (uint64_t)(uintptr_t)context, &value))
-        ordinal = (CUdevice)hv_record_unpack(value).device;
-    else if (!hv_current_ordinal(&ordinal, &result))
-        return refused;
-    return pass(launch, launch->process, ordinal, false);
+    if (launch->sample != NULL)
+        launch->sample->ready_at_ns = hv_os_now_ns();
 }
 
 CUresult hv_launch_end(struct hv_launch *launch, CUresult result)

@@ -83,7 +83,7 @@ CUresult hv_launch_begin(struct hv_launch *launch);
 /* After the driver's answer, which is returned. */
 CUresult hv_launch_end(struct hv_launch *launch, CUresult result);
 
-/* Charge a launch on another device than the thread's; it is not measured. */
-CUresult hv_launch_elsewhere(struct hv_launch *launch, CUcontext context);
+/* Between the two, where something else was waited for meanwhile: now it goes to the driver. */
+void hv_launch_ready(struct hv_launch *launch);
 
 #endif

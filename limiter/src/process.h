@@ -20,6 +20,15 @@
 #include "sampler.h"
 
 #define HV_ORDINALS 64
+#define HV_GRAPH_NODES_LOG2 10
+
+/* What a node of an executable graph was set to last: see graph_costs.c. A place for many nodes; what is overwritten is
+ * only known less well. */
+struct hv_graph_node {
+    uint64_t key;     /* of executable and node; 0: free */
+    uint64_t kernels; /* a hash of what it runs, mixed with the key, */
+    uint64_t ns;      /* and what that was taken to cost */
+};
 
 /* The last look at what the Pod was charged (hooks_view.c). */
 struct hv_utilization_window {
@@ -59,6 +68,7 @@ struct hv_process {
     uint64_t primary_contexts[HV_ORDINALS];        /* their handles, which the driver keeps; 0: not seen */
     struct hv_sampler sampler;
     struct hv_function_table functions;
+    struct hv_graph_node graph_nodes[1u << HV_GRAPH_NODES_LOG2];
 };
 
 /* NULL: no memory for it. Needs HV_ATTACH_DONE. */

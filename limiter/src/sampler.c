@@ -93,6 +93,12 @@ bool hv_sampler_is_too_little(const struct hv_sampler *sampler, uint32_t device,
                                     hv_survey_overlap_ppm(sampler, device), now_ns);
 }
 
+/* A graph that was changed while it ran is another one now; one that nobody has measured is taken for the same. */
+static bool says_something(const struct hv_sample *sample)
+{
+    return sample->unlearned || sample->version == hv_load_relaxed_32(&sample->function->version);
+}
+
 uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *files, uint32_t device, uint64_t now_ns,
                          struct hv_sample_result *results)
 {
@@ -116,7 +122,7 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *file
             continue;
         }
         float milliseconds = 0;
-        if (ended == CUDA_SUCCESS &&
+        if (ended == CUDA_SUCCESS && says_something(sample) &&
             HV_DRIVER(cuEventElapsedTime)(&milliseconds, sample->start, sample->end) == CUDA_SUCCESS &&
             milliseconds >= 0) {
             results[count++] = hv_sample_result_of(sampler, sample, files, (uint64_t)((double)milliseconds * 1e6), now_ns);
@@ -239,6 +245,7 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
     if (sample != NULL) {
         sample->stream = stream;
         sample->function = function;
+        sample->version = hv_load_relaxed_32(&function->version);
         sample->device = device;
         sample->charged_ns = charged_ns;
         sample->charged_upto = hv_load_relaxed(&sampler->charged_ns[device]);

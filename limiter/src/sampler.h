@@ -34,6 +34,7 @@ struct hv_sample {
     CUevent end;
     CUcontext context;
     struct hv_function *function;
+    uint32_t version;      /* of the function, when it was launched */
     uint64_t charged_ns;   /* for this launch */
     uint64_t weight_ns;    /* charges that count as under way with it: its own, and those since the sample before it */
     uint64_t long_ns;      /* GPU time of a long one */
