@@ -24,6 +24,7 @@ from hypervisor.gpu.codes import (
     ErrorClass,
     classify,
 )
+from hypervisor.gpu.stamps import Stamps
 from hypervisor.gpu.wire import Answer, Call
 
 Value = TypeVar("Value")
@@ -54,8 +55,7 @@ class Device:
     absent: dict[tuple[Any, ...], int] = field(default_factory=dict)
     answered: set[str] = field(default_factory=set)
     process_version: str = lists.PROCESS_LIST_VERSIONS[0]
-    last_sample_us: int = 0
-    last_doubtful_us: int = 0  # the same of samples from the future
+    stamps: Stamps = field(default_factory=Stamps)
 
 
 class Nvml:

@@ -16,11 +16,6 @@ from hypervisor.gpu.wire import SAME_MOMENT_US, Answer, CardSample, Process, Sam
 
 Value = TypeVar("Value")
 
-# A sample from further ahead is garbage; believed, its time would hide all samples that come after it.
-A_DAY_US = 86_400_000_000
-FIRST_SAMPLES_US = 2_000_000
-NO_PERCENT = -1  # of a sample that can't be believed
-
 
 def processes(nvml: Nvml, device: Device, most_bytes: int | None) -> Answer[list[Process]]:
     """Processes of all lists, each once, with the most that a list attributes to it."""
@@ -67,44 +62,32 @@ def _read_processes(nvml: Nvml, kind: str, version: str, handle: Any) -> Answer[
 
 def samples(nvml: Nvml, device: Device) -> Answer[list[Sample]]:
     """Utilisation samples of processes that were not given before."""
+    since_us = device.stamps.since(wall_us=time.time_ns() // 1000, now=time.monotonic())
     answer = _ask_list(
         nvml,
         device,
         "nvmlDeviceGetProcessUtilization",
-        lambda handle: lists.read_samples(nvml.native, handle, device.last_sample_us),
+        lambda handle: lists.read_samples(nvml.native, handle, since_us),
     )
-    now_us = time.time_ns() // 1000
-    first, last = device.last_sample_us == 0, device.last_sample_us
-    sane = [
-        sample
-        for sample in answer.value or ()
-        if 0 < sample.pid <= nvml.most_pid and last < sample.time_us <= now_us + A_DAY_US
-    ]
-    device.last_sample_us = max((sample.time_us for sample in sane), default=last)
-    # Of the future: who was busy is told, and how much can't be believed.
-    doubtful = [
-        Sample(sample.pid, now_us, NO_PERCENT)
-        for sample in answer.value or ()
-        if 0 < sample.pid <= nvml.most_pid and sample.time_us > max(now_us + A_DAY_US, device.last_doubtful_us)
-    ]
-    # Told once: the driver gives it again until that time has come.
-    future = (sample.time_us for sample in answer.value or () if sample.time_us > now_us + A_DAY_US)
-    device.last_doubtful_us = max(future, default=device.last_doubtful_us)
-    if first:
-        # The first answer reaches back as far as the driver remembers; old activity is no news.
-        sane = [sample for sample in sane if sample.time_us >= now_us - FIRST_SAMPLES_US]
-    return answer if answer.value is None else Answer([*sane, *doubtful])
+    if answer.value is None:
+        return answer
+    found = [sample for sample in answer.value if 0 < sample.pid <= nvml.most_pid]
+    return Answer(device.stamps.news(found, wall_us=time.time_ns() // 1000, now=time.monotonic()))
 
 
 def card_samples(nvml: Nvml, device: Device, beside: list[Sample]) -> Answer[list[CardSample]]:
     """Utilisation samples of the card as a whole at the time of the newest of these of its processes, and later."""
-    since_us = max(sample.time_us for sample in beside) - SAME_MOMENT_US - 1
-    return _ask_list(
+    offset_us = device.stamps.offset_us
+    since_us = max(sample.time_us for sample in beside) + offset_us - SAME_MOMENT_US - 1
+    answer = _ask_list(
         nvml,
         device,
         "nvmlDeviceGetSamples",
         lambda handle: lists.read_card_samples(nvml.native, handle, max(since_us, 0)),
     )
+    if answer.value is None or not offset_us:
+        return answer
+    return Answer([CardSample(each.time_us - offset_us, each.busy_percent) for each in answer.value])
 
 
 def _ask_list(nvml: Nvml, device: Device, name: str, call: Callable[[Any], Answer[list[Value]]]) -> Answer[list[Value]]:

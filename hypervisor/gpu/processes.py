@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypervisor.gpu import wire
 from hypervisor.gpu.codes import NOT_SUPPORTED, ErrorClass, classify, words
@@ -14,7 +14,7 @@ from hypervisor.model.gpu import ProcessOnGpu
 # The longest window of a driver: before it is over, no new sample says nothing about a process.
 SAMPLE_WINDOW_SECONDS = 1.2
 # Some drivers never have a sample of anybody and say so as if all were idle (reported of Blackwell). After so long, in
-# which the GPU itself was at work, that is what it is.
+# which the GPU was at work, or did not say that it rests, that is what it is.
 SILENT_SECONDS = 3.0
 # The driver stamps samples with wall time, which may have been set since.
 MOST_SAMPLE_AGE_SECONDS = 60.0
@@ -38,20 +38,33 @@ class Activity:
 
     processes: tuple[ProcessOnGpu, ...] | None = None
     busy: Mapping[int, Busy] = field(default_factory=dict)
-    silent_since: float | None = None  # no sample of anybody since then, although the GPU was at work
+    silent_since: float | None = None  # no sample of anybody since then, although the GPU did not say that it rests
 
     def is_silent(self, now: float) -> bool:
         """Whether no samples say that there never are any, and not that nobody is busy."""
         return self.silent_since is not None and now - self.silent_since >= SILENT_SECONDS
 
     def doubts(self, samples: Answer[list[wire.Sample]]) -> bool:
-        """Whether no samples need not say that nobody is busy: the GPU was at work at the last look without one. Who is
-        at work would have its charges lowered, were it taken for idle until SILENT_SECONDS are over."""
-        return self.silent_since is not None and _tells_nothing(samples)
+        """Whether no samples need not say that nobody is busy: the GPU did not rest at the last look without one. Who
+        is at work would have its charges lowered, were it taken for idle until SILENT_SECONDS are over."""
+        return self.silent_since is not None and tells_nothing(samples)
+
+    def heard(
+        self, samples: Answer[list[wire.Sample]], gpu_percent: int | None, now: float, *, nobody: bool
+    ) -> Activity:
+        """After one more look at samples. gpu_percent: how busy the GPU says that it is as a whole; None where it does
+        not say, which is no proof that it rests. nobody: no process is on it."""
+        if not tells_nothing(samples):
+            return replace(self, silent_since=None)
+        if self.is_silent(now):
+            return self  # until a sample comes: that nobody is busy for a while changes nothing
+        if nobody or gpu_percent == 0:
+            return replace(self, silent_since=None)
+        return self if self.silent_since is not None else replace(self, silent_since=now)
 
     def believed(self, samples: Answer[list[wire.Sample]], now: float) -> Answer[list[wire.Sample]]:
         """Samples, or that the driver has none."""
-        return Answer(None, NOT_SUPPORTED) if _tells_nothing(samples) and self.is_silent(now) else samples
+        return Answer(None, NOT_SUPPORTED) if tells_nothing(samples) and self.is_silent(now) else samples
 
 
 def combine(
@@ -64,12 +77,12 @@ def combine(
     gpu_percent: int | None = None,
 ) -> tuple[Activity, str]:
     """Processes of this round, and a problem or "". wall_offset is wall time less CLOCK_MONOTONIC, in seconds;
-    gpu_percent how busy the GPU says that it is as a whole.
+    gpu_percent how busy the GPU says that it is as a whole, None where it does not say.
 
     A list that failed gives no processes: who is on the card is then not known, which is told and not guessed.
     """
-    silent_since = _silent_since(last, listed, samples, gpu_percent, now)
-    now_known = Activity(silent_since=silent_since)
+    now_known = last.heard(samples, gpu_percent, now, nobody=listed.value == [])
+    silent_since = now_known.silent_since
     doubted = now_known.doubts(samples)
     samples = now_known.believed(samples, now)
     sampled = average(samples.value or (), now=now, wall_offset=wall_offset)
@@ -94,25 +107,9 @@ def combine(
     return Activity(tuple(found), kept, silent_since), ""
 
 
-def _tells_nothing(samples: Answer[list[wire.Sample]]) -> bool:
+def tells_nothing(samples: Answer[list[wire.Sample]]) -> bool:
     """An answer without a sample that can be believed."""
     return samples.value is not None and doubtful(samples.value) >= {each.pid for each in samples.value}
-
-
-def _silent_since(
-    last: Activity,
-    listed: Answer[list[wire.Process]],
-    samples: Answer[list[wire.Sample]],
-    gpu_percent: int | None,
-    now: float,
-) -> float | None:
-    if not _tells_nothing(samples):
-        return None
-    if last.is_silent(now):
-        return last.silent_since  # until a sample comes: that nobody is busy for a while changes nothing
-    if not listed.value or not gpu_percent:
-        return None
-    return last.silent_since if last.silent_since is not None else now
 
 
 def _busy_of(

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import trio
@@ -193,6 +193,14 @@ class Session:
         if whole:
             known.fleet.on_answer(card_samples_slot(card.slot))
         now = time.monotonic()
+        # Of the record as it is now: a card that was lost meanwhile has another one.
+        record = known.fleet.records.get(card.uuid)
+        if record is None:
+            return False
+        activity = record.activity.heard(
+            told.samples, told.gpu_percent.value, now, nobody=record.activity.processes == ()
+        )
+        known.fleet.records[card.uuid] = replace(record, activity=activity)
         last = known.windows.get(card.uuid)
         samples = activity.believed(told.samples, now)
         window = processes.next_window(

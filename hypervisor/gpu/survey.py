@@ -9,6 +9,7 @@ from typing import Any
 from hypervisor.gpu import addresses, nvml_processes, nvml_readings, nvml_state, wire
 from hypervisor.gpu.codes import NOT_ASKED, NOT_SUPPORTED, SUCCESS, UNREADABLE, VGPU_GUEST, ErrorClass, classify
 from hypervisor.gpu.nvml import Device, Field, Nvml
+from hypervisor.gpu.processes import tells_nothing
 from hypervisor.gpu.wire import Answer
 
 CLOCK_SM = 1
@@ -201,6 +202,9 @@ def read(nvml: Nvml, card: Card) -> wire.ReadDone:
 def samples(nvml: Nvml, card: Card, *, whole: bool) -> wire.Sampled:
     """Samples of the card's processes that this did not give before, and of the card as a whole beside them."""
     found = nvml_processes.samples(nvml, card.sampled)
+    if tells_nothing(found):
+        rates = nvml_readings.utilization(nvml, card.sampled)
+        return wire.Sampled(found, gpu_percent=Answer(rates.value[0] if rates.value else None, rates.code))
     if not whole or found.value is None or len(found.value) < LEAST_PROCESSES:
         return wire.Sampled(found)
     return wire.Sampled(found, nvml_processes.card_samples(nvml, card.sampled, found.value))

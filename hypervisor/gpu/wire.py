@@ -333,10 +333,12 @@ class ReadDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class Sampled(msgspec.Struct, frozen=True, tag=True):
-    """What a GPU itself says of its processes, and of itself; its MIG devices have no samples."""
+    """What a GPU itself says of its processes, and of itself; its MIG devices have no samples. gpu_percent: how busy
+    it says that it is as a whole, asked where no sample can be believed."""
 
     samples: Answer[list[Sample]]
     card: Answer[list[CardSample]] = Answer(None, NOT_ASKED)
+    gpu_percent: Answer[int] = Answer(None, NOT_ASKED)
 
 
 class GpmReading(msgspec.Struct, frozen=True, array_like=True):

@@ -55,7 +55,7 @@ READINGS = (
     *("temperature_idle_c", "temperature_busy_c", "temperature_memory_c"),
     *("power_idle_mw", "power_busy_mw", "power_limit_mw"),
     *("performance_state", "persistence_mode", "compute_mode", "fan_percent"),
-    *("ecc_mode", "ecc_pending_mode", "mig_pending_mode"),
+    *("ecc_mode", "ecc_pending_mode", "mig_pending_mode", "sample_ahead_ms"),
 )
 LINK_READINGS = ("active", "replay_errors", "recovery_errors", "crc_errors", "speed_mbps")
 _MOST = 2**63 - 1

@@ -28,6 +28,7 @@ static const struct reading readings[] = {
     GPU_READING(power_idle_mw), GPU_READING(power_busy_mw), GPU_READING(power_limit_mw),
     GPU_READING(performance_state), GPU_READING(persistence_mode), GPU_READING(compute_mode), GPU_READING(fan_percent),
     GPU_READING(ecc_mode), GPU_READING(ecc_pending_mode), GPU_READING(mig_pending_mode),
+    GPU_READING(sample_ahead_ms),
 };
 static const struct reading link_readings[] = {
     LINK_READING(active), LINK_READING(replay_errors), LINK_READING(recovery_errors), LINK_READING(crc_errors), LINK_READING(speed_mbps),

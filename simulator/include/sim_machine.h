@@ -161,6 +161,7 @@ struct sim_gpu_info {
     struct sim_mig_profile mig_profiles[SIM_MAX_MIG_PROFILES];
     uint32_t accounting_mode;
     uint32_t pcie_replays;
+    uint32_t sample_ahead_ms;    /* of the stamps of utilisation samples to wall time: a driver's clock of its own */
     uint32_t fabric_state;       /* NVML: 0 not supported, 1 not started, 2 in progress, 3 completed */
     uint32_t fabric_status;
     uint32_t fabric_clique_id;

@@ -43,6 +43,20 @@ IDLE_ENGINE(nvmlDeviceGetDecoderUtilization)
 IDLE_ENGINE(nvmlDeviceGetJpgUtilization)
 IDLE_ENGINE(nvmlDeviceGetOfaUtilization)
 
+/* The stamps of samples may be of a clock of the driver's own. */
+static uint64_t ahead_us(const struct nvml_call *call)
+{
+    return (uint64_t)call->machine->gpu[call->gpu].info.sample_ahead_ms * 1000;
+}
+
+static uint64_t stamp_us(const struct nvml_call *call, uint64_t sim_ns) { return call_time_us(call, sim_ns) + ahead_us(call); }
+
+static uint64_t seen_ns(const struct nvml_call *call, uint64_t stamp)
+{
+    const uint64_t ahead = ahead_us(call);
+    return call_time_ns(call, stamp > ahead ? stamp - ahead : 0);
+}
+
 /* ---- samples of the device ---- */
 
 enum sampling_type {
@@ -81,7 +95,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned type
     if (samples == NULL)
         return call_end(&call, NVML_ERROR_MEMORY);
     const uint32_t row = (uint32_t)call.gpu; /* checked on entry */
-    uint32_t found = sim_read_samples(call.machine, row, call_time_ns(&call, last_seen_us), samples, SIM_SAMPLE_ITEMS);
+    uint32_t found = sim_read_samples(call.machine, row, seen_ns(&call, last_seen_us), samples, SIM_SAMPLE_ITEMS);
     *value_type = NVML_VALUE_U32;
     uint32_t first = 0;
     if (out != NULL && found > *count) { /* some came since the caller asked for the number: give the latest */
@@ -91,7 +105,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned type
     for (uint32_t at = 0; out != NULL && at < found; at++) {
         const struct sim_sample *sample = &samples[first + at];
         const unsigned value = sample_value(sample, (enum sampling_type)type, &reading.info, call.machine->system.window_ns);
-        out[at].time_us = call_time_us(&call, sample->end_ns);
+        out[at].time_us = stamp_us(&call, sample->end_ns);
         out[at].value = (nvmlValue_t){.u32 = call_u32(&call, value)};
     }
     free(samples);
@@ -110,7 +124,7 @@ static struct sim_process_sample *latest_samples(struct nvml_call *call, uint64_
         call_end(call, NVML_ERROR_MEMORY);
         return NULL;
     }
-    const uint32_t total = sim_read_process_samples(call->machine, (uint32_t)call->gpu, call_time_ns(call, last_seen_us), samples, SIM_PROCESS_SAMPLE_ITEMS);
+    const uint32_t total = sim_read_process_samples(call->machine, (uint32_t)call->gpu, seen_ns(call, last_seen_us), samples, SIM_PROCESS_SAMPLE_ITEMS);
     unsigned kept = 0;
     for (uint32_t at = 0; at < total; at++) { /* oldest first: a later one of the same process takes its place */
         const struct sim_process_sample sample = samples[at];
@@ -157,7 +171,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nv
     for (unsigned at = 0; at < found; at++)
         out[at] = (nvmlProcessUtilizationSample_t){
             .pid = (unsigned)samples[at].pid, /* positive */
-            .time_us = call_time_us(&call, samples[at].end_ns),
+            .time_us = stamp_us(&call, samples[at].end_ns),
             .sm = call_u32(&call, percent(samples[at].busy_ns, call.machine->system.window_ns)),
         };
     free(samples);
@@ -185,7 +199,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t devi
     }
     for (unsigned at = 0; at < found; at++)
         info->processes[at] = (nvmlProcessUtilizationInfo_v1_t){
-            .time_us = call_time_us(&call, samples[at].end_ns),
+            .time_us = stamp_us(&call, samples[at].end_ns),
             .pid = (unsigned)samples[at].pid, /* positive */
             .sm = call_u32(&call, percent(samples[at].busy_ns, call.machine->system.window_ns)),
         };

@@ -11,6 +11,7 @@ from hypervisor.simulation.faults import LINK_READINGS, READINGS, parse_fault_te
 from tests.integration.simulation.conftest import heard
 
 READ = """
+import time
 n.nvmlInit()
 h = n.nvmlDeviceGetHandleByIndex(0)
 def code(function, *arguments):
@@ -28,6 +29,9 @@ def sram():  # in all, in SRAM, in device memory; and whether there are too many
     n.nvmlDeviceGetSramEccErrorStatus(h, ctypes.byref(status))
     at = lambda location: n.nvmlDeviceGetMemoryErrorCounter(h, 1, 0, location)
     return [n.nvmlDeviceGetTotalEccErrors(h, 1, 0), at(7), at(2), status.bThresholdExceeded]
+def stamped_ahead():  # seconds, of the newest sample of the card
+    time.sleep(0.4)
+    return n.nvmlDeviceGetSamples(h, 1, 0)[1][-1].timeStamp / 1e6 - time.time()
 def field(number, scope=0):
     value = n.nvmlDeviceGetFieldValues(h, [(number, scope)])[0]
     return [value.nvmlReturn, value.value.ullVal]
@@ -51,6 +55,7 @@ def test_the_two_tables_of_readings_are_one() -> None:
         ("h100-sxm-80gb", "remap_pending", 1, "[n.nvmlDeviceGetRemappedRows(h), field(144), field(230)]", None),
         ("h100-sxm-80gb", "remap_failed", 1, "n.nvmlDeviceGetRemappedRows(h)[3]", 1),
         ("h100-sxm-80gb", "recovery_action", 2, "field(230)", [0, 2]),
+        ("h100-sxm-80gb", "sample_ahead_ms", 3_600_000, "round(stamped_ahead() / 3600)", 1),
         ("h100-sxm-80gb", "throttle_reasons", 0x40, "n.nvmlDeviceGetCurrentClocksEventReasons(h)", 0x40),
         (
             "h100-sxm-80gb",

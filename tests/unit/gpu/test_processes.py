@@ -21,7 +21,7 @@ def us(seconds: float) -> int:
 
 
 def combine(last: Activity, listed: Answer[list[Process]], samples: Answer[list[Sample]], now: float = NOW) -> Activity:
-    return processes.combine(last, listed, samples, now=now, wall_offset=OFFSET)[0]
+    return processes.combine(last, listed, samples, now=now, wall_offset=OFFSET, gpu_percent=0)[0]
 
 
 def test_a_sampled_process_has_the_mean_of_its_samples() -> None:
@@ -93,9 +93,46 @@ def test_a_sample_that_can_not_be_does_not_end_the_silence_of_a_driver() -> None
     assert ratio_of(after_rounds(silent, Answer([Sample(99, us(NOW), -1)]), count=1, at=NOW + 9)) is None
 
 
-@pytest.mark.parametrize("gpu_percent", [0, None])
-def test_a_card_at_rest_says_that_all_are_idle(gpu_percent: int | None) -> None:
-    assert ratio_of(after_rounds(Activity(), Answer([]), count=9, gpu_percent=gpu_percent)) == 0.0
+def test_a_card_at_rest_says_that_all_are_idle() -> None:
+    assert ratio_of(after_rounds(Activity(), Answer([]), count=9, gpu_percent=0)) == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_a_card_that_does_not_say_whether_it_rests_says_nothing(count: int) -> None:
+    """A sample that is missing is no proof that nobody works, and taken for one it would open the limit."""
+    told = after_rounds(Activity(), Answer([]), count=count, gpu_percent=None)
+    assert ratio_of(told) is None
+    believed = told.believed(Answer([]), NOW + count - 1)
+    assert window(None, believed, doubted=told.doubts(believed)) is None
+    assert ratio_of(after_rounds(told, Answer([Sample(1, us(NOW + count), 30)]), count=1, at=NOW + count)) == 0.3
+
+
+@pytest.mark.parametrize("gpu_percent", [40, None])
+def test_silence_between_readings_that_are_seldom_is_doubted_at_once(gpu_percent: int | None) -> None:
+    """Whether the card is at work is asked with each look that finds no sample, not only once a minute."""
+    told = combine(Activity(), Answer([Process(1, 100)]), Answer([Sample(1, us(NOW), 20)]))
+    first, windows = window(None, Answer([Sample(1, us(NOW), 20)])), []
+    last = first
+    for look in range(1, 6 * 59):
+        now = NOW + look / 6
+        told = told.heard(Answer([]), gpu_percent, now, nobody=False)
+        believed = told.believed(Answer([]), now)
+        last = window(last, believed, now, doubted=told.doubts(believed))
+        windows.append(last)
+    assert all(each in (first, None) for each in windows), "no window in which nobody worked"
+    assert windows[-1] is None
+
+
+def test_who_ends_its_work_is_idle_and_not_doubted() -> None:
+    told = combine(Activity(), Answer([Process(1, 100)]), Answer([Sample(1, us(NOW), 20)]))
+    last = window(None, Answer([Sample(1, us(NOW), 20)]))
+    for look in range(1, 15):
+        now = NOW + look / 6
+        # Until the card's own window is over it says that it was at work.
+        told = told.heard(Answer([]), 20 if look < 6 else 0, now, nobody=False)
+        last = window(last, told.believed(Answer([]), now), now, doubted=told.doubts(Answer([])))
+    assert last is not None
+    assert dict(last.ratios) == {}
 
 
 def test_a_gpu_that_works_for_nobody_who_is_listed_says_nothing_of_samples() -> None:
