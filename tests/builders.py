@@ -26,12 +26,14 @@ from hypervisor.model import (
     GpuReadings,
     GpuTopology,
     HealthState,
+    LearnedCost,
     NodeIdentity,
     NodeSnapshot,
     ObjectKind,
     ObjectReference,
     Owner,
     OwnerKind,
+    Pacing,
     PcieLevel,
     Resources,
     RestartPolicy,
@@ -207,6 +209,22 @@ def make_device_usage(index: int = 0, **parts: Any) -> DeviceUsage:
         over=False,
     )
     return replace(base, **parts)
+
+
+def make_pacing(**parts: Any) -> Pacing:
+    base = Pacing(
+        achieved_ratio=driver(0.395),
+        balance_seconds=limiter(-0.35),
+        correction=1.1,
+        correction_frozen="",
+        lent_ratio=0.0,
+        costs=(make_cost(), make_cost("copy_kernel", seconds=20e-6, launches=5)),
+    )
+    return replace(base, **parts)
+
+
+def make_cost(name: str = "sgemm", **parts: Any) -> LearnedCost:
+    return replace(LearnedCost(name=name, seconds=0.0012, launches=100, samples=32, graph=False), **parts)
 
 
 def make_usage(name: str = "trainer", **parts: Any) -> AllocationUsage:

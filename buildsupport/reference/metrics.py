@@ -22,7 +22,7 @@ _HEAD = f"""# Metrics
 
 - **Unknown is not zero.** What the driver does not tell, or tells unbelievably, has no series. An alert on a figure that may be missing needs `absent()` or a join with `gpuhv_gpu_info`.
 - Labels of a GPU are its `uuid`; `gpuhv_gpu_info` has the rest for joins: `gpuhv_gpu_power_watts * on (uuid) group_left (model) gpuhv_gpu_info`.
-- Series of a Pod have `namespace`, `pod` and `container`; those of a share outside Kubernetes have `allocation` and leave the others empty. They go when the Pod goes. No label holds a pid, a container id or free text.
+- Series of a Pod have `namespace`, `pod` and `container`; those of a share outside Kubernetes have `allocation` and leave the others empty. They go when the Pod goes. No label holds a pid, a container id or free text, but for `function`, which a program of the Pod has named: at most five for each device of a Pod, of at most 71 printable letters.
 - Bytes, seconds, watts, degrees Celsius, joules and ratios (1 is the whole) are in the name.
 - A collector that fails costs its own families and nothing else: `gpuhv_collector_success` is 0 for it.
 - `process_…` are the daemon's own CPU, memory and file descriptors, under the names of all Prometheus clients.

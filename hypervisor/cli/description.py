@@ -7,7 +7,7 @@ from typing import Any
 
 from hypervisor.cli import figures
 from hypervisor.cli.output import aligned, fitted, natural_widths, one_line
-from hypervisor.cli.tables import EVENT, owner, ready, used, word
+from hypervisor.cli.tables import EVENT, function_name, owner, ready, used, word
 from hypervisor.model.quantity import format_bytes
 from hypervisor.v1 import cluster_pb2
 from hypervisor.v1 import types_pb2 as pb
@@ -237,7 +237,7 @@ def _pacing(device: pb.AllocatedDevice) -> Iterable[tuple[str, str]]:
     pacing = device.usage.pacing
     limit = figures.share(device.limit_share_ppm)
     yield "Achieved", f"{_figure(pacing.achieved_ratio, figures.percent)} over 10 s, of {limit}"
-    yield "Balance ms", _figure(pacing.balance_seconds, lambda seconds: figures.number(seconds * 1000))
+    yield "Balance", _figure(pacing.balance_seconds, figures.span)
     frozen = f" (held: {pacing.correction_frozen})" if pacing.correction_frozen else ""
     yield "Correction", f"{pacing.correction:.3f}{frozen}"
     if pacing.lent_ratio > 0:
@@ -245,8 +245,7 @@ def _pacing(device: pb.AllocatedDevice) -> Iterable[tuple[str, str]]:
     elif pacing.lent_ratio < 0:
         yield "Contracted", f"{figures.percent(-pacing.lent_ratio)} below the limit, which others ask for"
     for cost in pacing.costs:
-        what = "graph" if cost.graph else cost.name
-        yield "Cost", f"{cost.seconds * 1e6:.1f} us a launch, {cost.launches} launches, {what}"
+        yield "Cost", f"{figures.span(cost.seconds)} a launch, {cost.launches} launches, {function_name(cost)}"
 
 
 def _processes(allocation: pb.Allocation) -> Lines:

@@ -25,6 +25,14 @@ def number(value: float) -> str:
     return f"{value:z.1f}".removesuffix(".0")  # z: nothing is never -0
 
 
+def span(seconds: float) -> str:
+    """A time of GPU work, in the unit in which it has one to three digits; below 0 what is owed."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if abs(seconds) >= size * 0.9995:
+            return f"{seconds / size:.3g} {unit}" if abs(seconds) < 999.5 * size else f"{seconds / size:.0f} {unit}"
+    return f"{number(seconds * 1e6)} us" if abs(seconds) >= 5e-8 else "0"
+
+
 def percent(ratio: float) -> str:
     """A ratio of 0 to 1 as a percentage with at most one decimal."""
     return f"{number(ratio * 100)}%"

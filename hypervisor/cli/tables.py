@@ -65,6 +65,25 @@ def achieved(device: pb.AllocatedDevice) -> str:
     return f"{share}/{figures.share(device.limit_share_ppm)}"
 
 
+def balance(device: pb.AllocatedDevice) -> str:
+    """GPU time that may be used at once; below 0 what is owed. Nothing where nobody is paced."""
+    if not device.usage.HasField("pacing"):
+        return "-"
+    return figures.figure(device.usage.pacing.balance_seconds, figures.span)
+
+
+def top_cost(device: pb.AllocatedDevice) -> str:
+    """The function that was charged most for, and what a launch of it is charged."""
+    for cost in device.usage.pacing.costs:
+        return f"{function_name(cost)} {figures.span(cost.seconds)}"
+    return "-"
+
+
+def function_name(cost: pb.LearnedCost) -> str:
+    """As people know it."""
+    return "graph" if cost.graph else cost.name or "?"
+
+
 def used(device: pb.AllocatedDevice) -> str:
     """VRAM that counts against the limit: reserved, and the overhead where it is known."""
     usage = device.usage
@@ -143,6 +162,10 @@ ALLOCATION = Table(
         ),
         Column(
             header="ACHIEVED", cell=lambda found: by_device(achieved(device) for device in found.devices), wide=True
+        ),
+        Column(header="BALANCE", cell=lambda found: by_device(balance(device) for device in found.devices), wide=True),
+        Column(
+            header="TOP FUNCTION", cell=lambda found: by_device(top_cost(device) for device in found.devices), wide=True
         ),
         Column(
             header="THROTTLED S",

@@ -11,14 +11,17 @@ from prometheus_client.core import Metric
 
 from hypervisor.metrics.family import Families
 from hypervisor.metrics.view import MetricsView
-from hypervisor.model import Allocation, AllocationUsage, DeviceGrant, DeviceUsage, OwnerKind, Pacing
+from hypervisor.model import Allocation, AllocationUsage, DeviceGrant, DeviceUsage, LearnedCost, OwnerKind, Pacing
 from hypervisor.model.allocation import SHARE_FULL_PPM
+
+MOST_FUNCTIONS = 5  # of an owner on a device, whatever its figures hold
+MOST_NAME = 71  # letters
 
 
 def collect(view: MetricsView) -> Iterable[Metric]:
     """Limits and use, by owner and device; they go when the allocation goes."""
     usages = {usage.allocation_id: usage for usage in view.snapshot.usages}
-    families = Families()
+    families, costs = Families(), _Costs()
     for allocation in view.snapshot.allocations:
         labels = _labels(allocation)
         usage = usages.get(allocation.spec.allocation_id)
@@ -28,8 +31,10 @@ def collect(view: MetricsView) -> Iterable[Metric]:
             device = used.get(grant.gpu_uuid)
             if device is not None:
                 _use(families, device, labels | {"uuid": grant.gpu_uuid})
+                costs.add(device, labels | {"uuid": grant.gpu_uuid})
         if usage is not None:
             _whole(families, usage, labels)
+    costs.tell(families)
     yield from families.families()
 
 
@@ -96,6 +101,45 @@ def _pacing(families: Families, pacing: Pacing, labels: dict[str, str]) -> None:
         pacing.lent_ratio,
         **labels,
     )
+
+
+class _Costs:
+    """Learned costs of the functions that each owner was charged most for on each device. A function in several shapes
+    has several costs, and one series: their mean by launches."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, ...], tuple[float, int]] = {}
+
+    def add(self, device: DeviceUsage, labels: dict[str, str]) -> None:
+        """What a device's figures say."""
+        for cost in device.pacing.costs[:MOST_FUNCTIONS] if device.pacing is not None else ():
+            launches = max(cost.launches, 1)
+            key = (*labels.values(), _named(cost), "graph" if cost.graph else "function")
+            seconds, count = self._sums.get(key, (0.0, 0))
+            self._sums[key] = (seconds + cost.seconds * launches, count + launches)
+
+    def tell(self, families: Families) -> None:
+        """One series each."""
+        for (namespace, pod, container, allocation, uuid, function, kind), (seconds, count) in self._sums.items():
+            families.gauge(
+                "pod_gpu_function_cost_seconds",
+                "GPU time that a launch is charged, of the five functions charged most; all graphs are one",
+                seconds / count,
+                namespace=namespace,
+                pod=pod,
+                container=container,
+                allocation=allocation,
+                uuid=uuid,
+                function=function,
+                kind=kind,
+            )
+
+
+def _named(cost: LearnedCost) -> str:
+    """A name that programs of a tenant have written: printable ASCII, and not long."""
+    if cost.graph:
+        return ""
+    return "".join(letter if " " <= letter <= "~" else "?" for letter in cost.name[:MOST_NAME])
 
 
 def _whole(families: Families, usage: AllocationUsage, labels: dict[str, str]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,37 @@ def test_pods_table(node, cli) -> None:
     header, row, _ = cli("get", "pods", "--server", node.read).out.splitlines()
     assert header.split() == ["NAME", "OWNER", "GPU", "COMPUTE", "VRAM", "USED", "PHASE", "ENFORCEMENT"]
     assert row.split() == ["pod-0", "(named)", "0", "40%", "8Gi", "2.3Gi", "Active", "verified"]
+
+
+def test_the_wide_table_of_pods_says_how_limits_are_kept(node, cli) -> None:
+    """Balance and costliest function, of each device where they differ; nothing where nobody is paced."""
+    one = builders.make_device_usage(pacing=builders.make_pacing())
+    other = builders.make_device_usage(
+        1, pacing=builders.make_pacing(balance_seconds=builders.limiter(0.05), costs=(builders.make_cost(graph=True),))
+    )
+    unpaced = builders.make_device_usage(1)
+    allocations, usages = [], []
+    for name, devices in (
+        ("both", (one, other)),
+        ("same", (one, replace(one, gpu_uuid=other.gpu_uuid))),
+        ("half", (one, unpaced)),
+    ):
+        base = builders.make_allocation(name)
+        grants = tuple(replace(base.grants[0], gpu_uuid=builders.uuid(index)) for index in (0, 1))
+        allocations.append(replace(base, grants=grants))
+        usages.append(builders.make_usage(name, devices=devices))
+    shown = replace(builders.make_snapshot(number=2, allocations=tuple(allocations)), usages=tuple(usages))
+    node.do(node.server.publish, shown)
+    header, *rows = cli("get", "pods", "--server", node.read, "-o", "wide").out.splitlines()
+    cells = {row.split()[0]: row for row in rows}
+    assert re.search(r"ACHIEVED +BALANCE +TOP FUNCTION +THROTTLED S", header)
+    assert re.search(r" -350 ms,50 ms +sgemm 1\.2 ms,graph 1\.2 ms ", cells["both"])
+    assert re.search(r"  -350 ms +sgemm 1\.2 ms ", cells["same"])
+    assert re.search(r"  -350 ms,- +sgemm 1\.2 ms,- ", cells["half"])
+    described = cli("describe", "pod", "both", "--server", node.read).out
+    assert re.search(r"Balance: +-350 ms", described)
+    assert "1.2 ms a launch, 100 launches, sgemm" in described
+    assert "20 us a launch, 5 launches, copy_kernel" in described
 
 
 def test_names_select(node, cli) -> None:

@@ -19,7 +19,7 @@ from hypervisor.gpu.health.circuit import Circuit, CircuitState
 from hypervisor.gpu.health.facts import HealthFacts
 from hypervisor.gpu.health.monitor import HealthStatistics
 from hypervisor.metrics import COLLECTORS, Exposition, MetricsView
-from hypervisor.model import Figure, NodeIdentity, NodeSnapshot, RefusalReason, Revision
+from hypervisor.model import AllocationUsage, Figure, LearnedCost, NodeIdentity, NodeSnapshot, RefusalReason, Revision
 from hypervisor.node.derive import Ratios, derive_gpus
 from tests import builders
 from tests import node_values as v
@@ -215,6 +215,62 @@ def test_series_of_a_pod_go_with_the_pod() -> None:
     assert any("pod_gpu_memory_limit" in name for name, _ in series(render(full_view())))
     gone = series(render(view()))
     assert not [name for name, _ in gone if name.startswith("gpuhv_pod_gpu_") and "unattributed" not in name]
+
+
+FUNCTIONS = "gpuhv_pod_gpu_function_cost_seconds"
+
+
+def paced(*costs: LearnedCost, name: str = "trainer") -> AllocationUsage:
+    usage = builders.make_device_usage(gpu_uuid=v.device(0).identity.uuid, pacing=builders.make_pacing(costs=costs))
+    return builders.make_usage(name, devices=(usage,))
+
+
+def told(page: str) -> dict:
+    return {(dict(at)["function"], dict(at)["kind"]): value for at, value in values(page, FUNCTIONS).items()}
+
+
+def test_learned_costs_are_of_the_functions_that_were_charged_most() -> None:
+    costs = [builders.make_cost(f"kernel{place}", seconds=0.001 * (place + 1)) for place in range(9)]
+    page = render(view([v.allocation("trainer")], [paced(*costs)]))
+    assert told(page) == {(f"kernel{place}", "function"): pytest.approx(0.001 * (place + 1)) for place in range(5)}
+    (at, *_) = values(page, FUNCTIONS)
+    assert set(dict(at)) == {"namespace", "pod", "container", "allocation", "uuid", "function", "kind"}
+    assert not values(render(view([v.allocation("trainer")], [paced()])), FUNCTIONS)
+    assert not values(render(view()), FUNCTIONS), "they go with the Pod"
+
+
+def test_a_function_in_several_shapes_and_graphs_have_one_series_each() -> None:
+    costs = [
+        builders.make_cost(seconds=0.001, launches=30),
+        builders.make_cost(seconds=0.002, launches=10),
+        builders.make_cost("a", graph=True, seconds=0.01, launches=0),
+        builders.make_cost("b", graph=True, seconds=0.03, launches=0),
+    ]
+    page = render(view([v.allocation("trainer")], [paced(*costs)]))
+    assert told(page) == {("sgemm", "function"): pytest.approx(0.00125), ("", "graph"): pytest.approx(0.02)}
+
+
+def test_costs_of_two_pods_of_one_name_do_not_add_up() -> None:
+    shown = view(
+        [v.allocation("first", owner=v.pod("same")), v.allocation("second", owner=v.pod("same"))],
+        [paced(builders.make_cost(), name="first"), paced(builders.make_cost(), name="second")],
+    )
+    assert told(render(shown)) == {("sgemm", "function"): pytest.approx(0.0012)}
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+@pytest.mark.parametrize(
+    "name", ['a"} 1\nevil 2', "back\\slash", "\ud800half", "\x00\x1b[31m", "ä\u202e\ufffd", "x" * 5000, ""]
+)
+def test_no_name_of_a_function_spoils_the_page(name: str, accept: str) -> None:
+    costs = (builders.make_cost(name), builders.make_cost("good"))
+    page = render(view([v.allocation("trainer")], [paced(*costs)]), accept=accept)
+    parse = parse_openmetrics if accept else parse_text
+    shown = [dict(labels)["function"] for at, labels in series(page, parse) if at == FUNCTIONS]
+    assert len(shown) == 2
+    assert "good" in shown
+    assert all(len(each) <= 71 and each.isascii() and each.isprintable() for each in shown)
+    assert not [at for at, _ in series(page, parse) if at == "evil"]
 
 
 def test_pods_of_the_same_name_add_up_instead_of_spoiling_the_scrape() -> None:
