@@ -120,6 +120,7 @@ static void made(struct hv_process *process, CUgraphExec executable, CUgraph gra
     if (entry == &process->functions.overflow)
         return; /* of many */
     begin_anew(entry, sum.ns, false, sum.kernels);
+    hv_store_relaxed_32(&entry->graph_sources, hv_load_relaxed_32(&process->graph_sources));
     hv_store_relaxed_32(&entry->graph_made, (hv_load_relaxed_32(&entry->graph_made) | HV_GRAPH_UPDATED) + 1 + updated);
 }
 
@@ -143,37 +144,59 @@ static struct hv_function *entry_of(struct hv_process *process, CUgraphExec exec
     return hv_function_find(process->functions.entries, hv_function_key(executable, 1, 0, *device));
 }
 
-static struct hv_graph_node *remembered(struct hv_process *process, const struct hv_function *entry, CUgraphNode node,
-                                        uint64_t *key)
+/* What a node of the executable runs, as far as that was seen. */
+struct node {
+    struct hv_graph_node *place;
+    uint64_t key;
+    uint64_t kernels, ns;
+    bool known;    /* else it is what the node has in the graph by now, which the executable may never have had */
+    bool measured; /* and so was all of it; false: perhaps not */
+};
+
+static struct node node_of(struct hv_process *process, const struct hv_function *entry, CUgraphNode node)
 {
     uint64_t executable = hv_load_relaxed(&entry->key) + hv_load_relaxed_32(&entry->graph_made);
     uint64_t hash = ((uint64_t)(uintptr_t)node ^ executable) * UINT64_C(0x9e3779b97f4a7c15);
     hash = (hash ^ hash >> 29) * UINT64_C(0xd6e8feb86659fd93);
-    *key = hash | 1; /* 0: a free place */
-    return &process->graph_nodes[hash >> (64 - HV_GRAPH_NODES_LOG2)];
+    uint64_t key = hash | 1; /* 0: a free place */
+    struct hv_graph_node *place = &process->graph_nodes[hash >> (64 - HV_GRAPH_NODES_LOG2)];
+    /* Of two threads that use the place at once what the one wrote is no kernel of the other's. */
+    if (hv_load_relaxed(&place->key) == key)
+        return (struct node){.place = place,
+                             .key = key,
+                             .kernels = hv_load_relaxed(&place->kernels) ^ key,
+                             .ns = hv_load_relaxed(&place->ns), /* about, where it was another one's place since */
+                             .known = true};
+    struct sum sum = nothing(process, entry->device);
+    add_node(node, &sum, 0);
+    bool as_made = (hv_load_relaxed_32(&entry->graph_made) & HV_GRAPH_UPDATED) == 0 &&
+                   hv_load_relaxed_32(&entry->graph_sources) == hv_load_relaxed_32(&process->graph_sources);
+    return (struct node){.place = place, .key = key, .kernels = sum.kernels, .ns = sum.ns, .known = as_made, .measured = as_made && sum.known};
 }
 
-/* before: what the node has by the graph that the executable was made from. Programs set nodes before each launch, most of
- * them only other arguments; to measure all of these anew would be to know no cost at all. */
-static void node_set(struct hv_process *process, struct hv_function *entry, CUgraphNode node, const struct sum *before,
-                     const struct sum *after)
+/* All kernels of the executable but the node's; where these are not known, what no graph has. */
+static uint64_t kernels_without(const struct hv_function *entry, const struct node *node)
 {
-    uint64_t key;
-    struct hv_graph_node *place = remembered(process, entry, node, &key);
-    bool kept = hv_load_relaxed(&place->key) == key;
-    /* Of two threads that use the place at once what the one wrote is no kernel of the other's. */
-    uint64_t kernels = kept ? hv_load_relaxed(&place->kernels) ^ key : before->kernels;
-    bool is_known = kept || (hv_load_relaxed_32(&entry->graph_made) & HV_GRAPH_UPDATED) == 0;
-    if (is_known && kernels == after->kernels)
+    uint64_t all = hv_load_relaxed(&entry->shape);
+    return node->known ? all - node->kernels : (all + node->kernels) * UINT64_C(0xd6e8feb86659fd93);
+}
+
+/* Programs set nodes before each launch, most of them only other arguments; to measure all of these anew would be to know
+ * no cost at all. */
+static void node_set(struct hv_process *process, struct hv_function *entry, CUgraphNode node, const struct sum *after)
+{
+    struct node before = node_of(process, entry, node);
+    if (before.known && before.kernels == after->kernels)
         return;
-    uint64_t gone = kept ? hv_load_relaxed(&place->ns) : before->ns; /* about, where it was another one's place since */
-    hv_store_relaxed(&place->key, key);
-    hv_store_relaxed(&place->kernels, after->kernels ^ key);
+    struct hv_graph_node *place = before.place;
+    hv_store_relaxed(&place->key, before.key);
+    hv_store_relaxed(&place->kernels, after->kernels ^ before.key);
     hv_store_relaxed(&place->ns, after->ns);
     uint64_t cost = hv_load_relaxed(&entry->cost_ns), first = hv_load_relaxed(&entry->first_cost_ns);
-    uint64_t all = cost != 0 ? cost : first;
+    uint64_t all = cost != 0 ? cost : first, gone = before.known ? before.ns : 0;
     all = (all > gone ? all - gone : 0) + after->ns;
-    begin_anew(entry, all, cost != 0 && after->known, hv_load_relaxed(&entry->shape) - kernels + after->kernels);
+    begin_anew(entry, all, cost != 0 && after->known && before.known,
+               kernels_without(entry, &before) + after->kernels);
 }
 
 void hv_graph_costs_kernel_set(struct hv_process *process, CUgraphExec executable, CUgraphNode node,
@@ -183,10 +206,9 @@ void hv_graph_costs_kernel_set(struct hv_process *process, CUgraphExec executabl
     struct hv_function *entry = entry_of(process, executable, &device);
     if (entry == NULL)
         return;
-    struct sum before = nothing(process, device), after = before;
-    add_node(node, &before, 0);
+    struct sum after = nothing(process, device);
     add_kernel(parameters, &after);
-    node_set(process, entry, node, &before, &after);
+    node_set(process, entry, node, &after);
 }
 
 void hv_graph_costs_child_set(struct hv_process *process, CUgraphExec executable, CUgraphNode node, CUgraph child)
@@ -195,10 +217,9 @@ void hv_graph_costs_child_set(struct hv_process *process, CUgraphExec executable
     struct hv_function *entry = entry_of(process, executable, &device);
     if (entry == NULL)
         return;
-    struct sum before = nothing(process, device), after = before;
-    add_node(node, &before, 0);
+    struct sum after = nothing(process, device);
     add_graph(child, &after, 1);
-    node_set(process, entry, node, &before, &after);
+    node_set(process, entry, node, &after);
 }
 
 void hv_graph_costs_enabled(struct hv_process *process, CUgraphExec executable, CUgraphNode node, bool enabled)
@@ -207,11 +228,23 @@ void hv_graph_costs_enabled(struct hv_process *process, CUgraphExec executable, 
     struct hv_function *entry = entry_of(process, executable, &device);
     if (entry == NULL)
         return;
-    struct sum sum = nothing(process, device);
-    add_node(node, &sum, 0);
-    if (sum.ns == 0)
+    struct node changed = node_of(process, entry, node);
+    if (changed.ns == 0)
         return; /* no kernel */
     uint64_t cost = hv_load_relaxed(&entry->cost_ns), first = hv_load_relaxed(&entry->first_cost_ns);
-    uint64_t all = (cost != 0 ? cost : first) + (enabled ? sum.ns : 0); /* measured, what is gone is off */
-    begin_anew(entry, all, cost != 0 && (!enabled || sum.known), hv_load_relaxed(&entry->shape) + (enabled ? 1 : -1) * sum.kernels);
+    uint64_t all = (cost != 0 ? cost : first) + (enabled ? changed.ns : 0); /* measured, what is gone is off */
+    begin_anew(entry, all, cost != 0 && (!enabled || changed.measured),
+               enabled ? hv_load_relaxed(&entry->shape) + changed.kernels : kernels_without(entry, &changed));
+}
+
+uint64_t hv_graph_costs_of_source(struct hv_process *process, CUgraphNode node)
+{
+    struct sum sum = nothing(process, 0);
+    add_node(node, &sum, 0);
+    return sum.kernels;
+}
+
+void hv_graph_costs_source_changed(struct hv_process *process)
+{
+    hv_add_acq_rel_32(&process->graph_sources, 1);
 }

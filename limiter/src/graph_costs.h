@@ -24,4 +24,10 @@ void hv_graph_costs_child_set(struct hv_process *process, CUgraphExec executable
 /* A node runs from now on, or no longer. */
 void hv_graph_costs_enabled(struct hv_process *process, CUgraphExec executable, CUgraphNode node, bool enabled);
 
+/* What a node of a graph runs; to be asked before and after a call that may change it. */
+uint64_t hv_graph_costs_of_source(struct hv_process *process, CUgraphNode node);
+
+/* It has changed: executables that were made before run what it had. */
+void hv_graph_costs_source_changed(struct hv_process *process);
+
 #endif

@@ -92,3 +92,24 @@ HV_WRAP(cuGraphNodeSetEnabled, (CUgraphExec executable, CUgraphNode node, unsign
         hv_graph_costs_enabled(process, executable, node, enabled != 0);
     return result;
 }
+
+/* ---- nodes of graphs, which executables that are there keep as they were ---- */
+
+/* Programs that set both set the graph's node first, or last. */
+#define SOURCE_SET(name, type)                                                                                        \
+    HV_WRAP(name, (CUgraphNode node, type * parameters))                                                              \
+    {                                                                                                                 \
+        struct hv_process *process = limited(CUDA_SUCCESS);                                                           \
+        if (process == NULL)                                                                                          \
+            return HV_REAL(name)(node, parameters);                                                                   \
+        uint64_t before = hv_graph_costs_of_source(process, node);                                                    \
+        CUresult result = HV_REAL(name)(node, parameters);                                                            \
+        if (result == CUDA_SUCCESS && hv_graph_costs_of_source(process, node) != before)                              \
+            hv_graph_costs_source_changed(process);                                                                   \
+        return result;                                                                                                \
+    }
+
+SOURCE_SET(cuGraphKernelNodeSetParams, const CUDA_KERNEL_NODE_PARAMS)
+SOURCE_SET(cuGraphKernelNodeSetParams_v2, const CUDA_KERNEL_NODE_PARAMS)
+SOURCE_SET(cuGraphNodeSetParams, CUgraphNodeParams)
+SOURCE_SET(cuGraphNodeSetParams_v2, CUgraphNodeParams)

@@ -1,5 +1,6 @@
 /* Everything that makes the device work: each form goes through the same gate. */
 #include "driver.h"
+#include "graph_costs.h"
 #include "graph_memory.h"
 #include "pacing.h"
 #include "process.h"
@@ -245,14 +246,23 @@ HV_WRAP(cuStreamBeginCaptureToGraph_ptsz, (CUstream stream, CUgraph graph, const
     return capture_begun(HV_REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, dependencies, edges, count, mode));
 }
 
+/* Gives the graph's nodes what is captured. */
+static CUresult recapture_begun(CUresult result)
+{
+    struct hv_process *process = result == CUDA_SUCCESS && hv_attach_state() == HV_ATTACH_DONE ? hv_process() : NULL;
+    if (process != NULL)
+        hv_graph_costs_source_changed(process);
+    return capture_begun(result);
+}
+
 HV_WRAP(cuStreamBeginRecaptureToGraph, (CUstream stream, int mode, CUgraph graph, void *callback, void *data))
 {
-    return capture_begun(HV_REAL(cuStreamBeginRecaptureToGraph)(stream, mode, graph, callback, data));
+    return recapture_begun(HV_REAL(cuStreamBeginRecaptureToGraph)(stream, mode, graph, callback, data));
 }
 
 HV_WRAP(cuStreamBeginRecaptureToGraph_ptsz, (CUstream stream, int mode, CUgraph graph, void *callback, void *data))
 {
-    return capture_begun(HV_REAL(cuStreamBeginRecaptureToGraph_ptsz)(stream, mode, graph, callback, data));
+    return recapture_begun(HV_REAL(cuStreamBeginRecaptureToGraph_ptsz)(stream, mode, graph, callback, data));
 }
 
 #define END_CAPTURE(name, ask)                                                                                        \

@@ -69,6 +69,7 @@ struct hv_process {
     struct hv_sampler sampler;
     struct hv_function_table functions;
     struct hv_graph_node graph_nodes[1u << HV_GRAPH_NODES_LOG2];
+    uint32_t graph_sources; /* how often a node of a graph was given another kernel or child */
 };
 
 /* NULL: no memory for it. Needs HV_ATTACH_DONE. */

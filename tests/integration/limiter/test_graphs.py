@@ -115,6 +115,34 @@ def test_a_graph_whose_kernels_were_set_is_charged_by_them(pod: Pod, form: str) 
     assert charged_for_first_launch(pod, prepare) == pytest.approx(50, abs=8)
 
 
+BOTH = {
+    "graph and executable": "set_all(executable, graph, long)",
+    "graph, executable without its nodes running": "enable(0); set_all(executable, graph, long); enable(1)",
+    "graph back again": "set_all(executable, graph, long); set_graph(graph, short); enable(0); enable(1)",
+}
+
+
+@pytest.mark.parametrize("order", BOTH)
+def test_a_graph_that_is_set_as_well_as_its_executable_hides_nothing(pod: Pod, order: str) -> None:
+    """The graph tells what a node of it has now; what the executable's node had is another matter."""
+    prepare = f"""
+    graph = graph_of(short, 50)
+    executable = instantiate(graph)
+    def set_graph(graph, function):
+        for node in nodes_of(graph, 50):
+            must("cuGraphKernelNodeSetParams_v2", node, ctypes.byref(run(function)))
+    def enable(enabled):
+        for node in nodes_of(graph, 50):
+            must("cuGraphNodeSetEnabled", executable, node, enabled)
+    for _ in range(12):
+        must("cuGraphLaunch", executable, None)
+        must("cuCtxSynchronize")
+    set_graph(graph, long)
+    {BOTH[order]}
+"""
+    assert charged_for_first_launch(pod, prepare) >= 45  # never less than what it runs
+
+
 def test_a_graph_whose_child_was_set_is_charged_by_it(pod: Pod) -> None:
     prepare = """
     outer, node = ctypes.c_void_p(), ctypes.c_void_p()
