@@ -3,26 +3,7 @@
  * limits say so (HV_DEVICE_CHARGE_COPIES), else the driver's own. What is
  * charged goes by the function and the amount of bytes.
  */
-#include "driver.h"
-#include "pacing.h"
-
-/* In steps of an eighth, as grids are. */
-#define COPY(name, parameters, arguments, copied_bytes, copy_stream, copy_per_thread)                                 \
-    HV_WRAP(name, parameters)                                                                                         \
-    {                                                                                                                 \
-        if (hv_likely(hv_copies_are_free()))                                                                          \
-            return HV_REAL(name) arguments;                                                                           \
-        static const char identity; /* its address stands for the function */                                        \
-        struct hv_launch launch = {.function = &identity,                                                             \
-                                   .stream = copy_stream,                                                             \
-                                   .blocks = copied_bytes,                                                            \
-                                   .kind = HV_LAUNCH_COPY,                                                            \
-                                   .per_thread = copy_per_thread};                                                    \
-        CUresult refused = hv_launch_begin(&launch);                                                                  \
-        if (refused != CUDA_SUCCESS)                                                                                  \
-            return refused;                                                                                           \
-        return hv_launch_end(&launch, HV_REAL(name) arguments);                                                       \
-    }
+#include "copies.h"
 
 #define MEMSETS(bits, type)                                                                                           \
     COPY(cuMemsetD##bits##_v2, (CUdeviceptr to, type value, size_t count), (to, value, count), count *(bits / 8),      \
