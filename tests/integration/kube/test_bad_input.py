@@ -46,6 +46,11 @@ def witness(shared_node: KubeNode) -> Iterator[dict]:
         ({**GOOD, "gpu_model": "NVIDIA T1000"}, "GPUDeviceAllocatedFailed", "are a NVIDIA T1000"),
         ({**GOOD, "isolation": "partitioned"}, "GPUDeviceAllocatedFailed", "MIG mode is off"),
         ({"tflops_limit": "100000", "vram_limit": "1Gi"}, "GPUDeviceAllocatedFailed", "more than the whole card"),
+        ({"compute_percent_limit": "0.5", "vram_limit": "1Gi"}, "GPUDeviceAllocatedFailed", "that can be held is 1%"),
+        ({"tflops_limit": "500m", "vram_limit": "1Gi"}, "GPUDeviceAllocatedFailed", "that can be held is 1%"),
+        ({"compute_percent_limit": "0", "vram_limit": "1Gi"}, "AnnotationInvalid", "above 0 and at most 100"),
+        ({"compute_percent_limit": "101", "vram_limit": "1Gi"}, "AnnotationInvalid", "above 0 and at most 100"),
+        ({"compute_percent_limit": "NaN", "vram_limit": "1Gi"}, "AnnotationInvalid", "no quantity"),
     ],
 )
 def test_a_wrong_demand_is_an_event_and_no_share(
