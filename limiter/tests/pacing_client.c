@@ -6,15 +6,19 @@
  *
  *   pacing_client --out=FILE [--kernels=US,US,...] [--later=US,US,...] [--change-ms=MS] [--grid=N] [--streams=N]
  *                 [--devices=N] [--form=plain|graph|cooperative|memset|copy] [--wait] [--same] [--stop-ms=MS]
- *                 [--rank=R --ranks=N --meet=FILE]
+ *                 [--first=N] [--rank=R --ranks=N --meet=FILE [--ahead]] [--skew-us=N]
  *
  * --kernels are launched in turn; after --change-ms, those of --later. With
  * more than one device every device waits for all others between rounds, as in
  * a collective. --wait: each launch waits for the one before. --same: the
  * kernels stay, and take as long as those of --later from --change-ms on.
  * --stop-ms: from then on nothing more is launched.
- * --rank: one of several such programs, on the device of its number; after each
- * launch each waits for its work and then for all others.
+ * --first: the first of its devices; they are --devices from there on.
+ * --skew-us: it begins so much later on each device than on the one before.
+ * --rank: one of several such programs of one job; after each launch each waits
+ * for its work and then for all others. With --ahead it waits for no work: its
+ * devices wait for those of all ranks, by events of other processes, as those
+ * of a collective do, and it launches until it is AHEAD rounds before another.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -37,6 +41,8 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
 CUresult cuEventCreate(CUevent *event, unsigned int flags);
+CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event);
+CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle);
 CUresult cuEventRecord(CUevent event, CUstream stream);
 CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
                         unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
@@ -54,7 +60,9 @@ CUresult cuMemsetD8Async(CUdeviceptr pointer, unsigned char value, size_t bytes,
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
 
 enum { MOST_KERNELS = 8, MOST_STREAMS = 16, MOST_DEVICES = 4, MOST_RANKS = 16, GRAPH_NODES = 50, THREADS = 256 };
+enum { AHEAD = 3, EVENTS = 2 * (AHEAD + 1) }; /* rounds; nobody waits any more for what was recorded EVENTS ago */
 #define MEET_NS 20000 /* between two looks at the others */
+#define LONG_MEET_NS 1000000 /* the same, once it takes longer: then it costs more than it tells */
 #define COPIED_BYTES (UINT64_C(64) << 20)
 
 /* What the file holds, in this order. */
@@ -66,6 +74,12 @@ struct seen {
     uint64_t longest_later_ns; /* that one launch took which began after the first second */
 };
 
+/* The contexts of its devices, and the events of each rank and device; one event where there are no other ranks. */
+struct exchange {
+    CUcontext contexts[MOST_DEVICES];
+    CUevent reached[MOST_RANKS][MOST_DEVICES][EVENTS];
+};
+
 enum form { PLAIN, GRAPH, COOPERATIVE, MEMSET, COPY };
 
 struct work {
@@ -75,15 +89,22 @@ struct work {
     CUgraphExec graphs[MOST_DEVICES][MOST_KERNELS];
 };
 
+/* What the ranks of a job know of each other. */
+struct meet {
+    uint64_t come[MOST_RANKS]; /* how often each has come so far */
+    CUipcEventHandle reached[MOST_RANKS][MOST_DEVICES][EVENTS];
+};
+
 struct options {
     const char *out;
     struct work work, later;
     uint64_t change_ns, stop_ns;
-    unsigned grid, streams, devices;
+    unsigned skew_us;
+    unsigned grid, streams, first, devices;
     enum form form;
-    int wait, same;
+    int wait, same, ahead;
     unsigned rank, ranks; /* ranks 0: a program of its own */
-    uint64_t *meet;       /* how often each rank has come so far */
+    struct meet *meet;
 };
 
 static void must(const char *what, CUresult result)
@@ -154,6 +175,20 @@ static void load(struct work *work, const struct options *options, unsigned devi
     }
 }
 
+/* Something that runs first, longer on each device than on the one before. */
+static void begin_later(const struct options *options, unsigned device, CUcontext context, CUmodule module,
+                        CUstream stream)
+{
+    char name[64];
+    CUfunction function;
+    snprintf(name, sizeof name, "sim_us%u", options->skew_us * (options->first + device));
+    if (options->skew_us == 0 || options->first + device == 0)
+        return;
+    must("cuCtxSetCurrent", cuCtxSetCurrent(context));
+    must("cuModuleGetFunction", cuModuleGetFunction(&function, module, name));
+    must("cuLaunchKernel", cuLaunchKernel(function, 1, 1, 1, THREADS, 1, 1, 0, stream, NULL, NULL));
+}
+
 static CUresult start(const struct options *options, const struct work *work, unsigned device, unsigned at,
                       CUstream stream, CUdeviceptr memory)
 {
@@ -173,47 +208,95 @@ static CUresult start(const struct options *options, const struct work *work, un
     return cuLaunchKernel(work->functions[device][at], options->grid, 1, 1, THREADS, 1, 1, 0, stream, NULL, NULL);
 }
 
-static uint64_t *open_meet(const char *path)
+static struct meet *open_meet(const char *path)
 {
     int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (descriptor < 0 || ftruncate(descriptor, MOST_RANKS * sizeof(uint64_t)) != 0)
+    if (descriptor < 0 || ftruncate(descriptor, sizeof(struct meet)) != 0)
         wrong("--meet");
-    uint64_t *meet = mmap(NULL, MOST_RANKS * sizeof *meet, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    struct meet *meet = mmap(NULL, sizeof *meet, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     if (meet == MAP_FAILED)
         wrong("--meet");
     return meet;
 }
 
-/* This rank has done its part; wait until all have. */
-static void meet_others(struct sim_machine *machine, const struct options *options)
+/* This rank has done its part; wait until none is more than so many rounds behind. */
+static void meet_others(struct sim_machine *machine, const struct options *options, unsigned ahead)
 {
-    uint64_t mine = __atomic_add_fetch(&options->meet[options->rank], 1, __ATOMIC_ACQ_REL); /* after the work */
+    uint64_t mine = __atomic_add_fetch(&options->meet->come[options->rank], 1, __ATOMIC_ACQ_REL); /* after the work */
+    uint64_t began = sim_now(machine);
     for (unsigned other = 0; other < options->ranks; other++)
-        while (__atomic_load_n(&options->meet[other], __ATOMIC_ACQUIRE) < mine)
-            sim_wait(machine, sim_now(machine) + MEET_NS, NULL, 0);
+        while (__atomic_load_n(&options->meet->come[other], __ATOMIC_ACQUIRE) + ahead < mine) {
+            uint64_t now = sim_now(machine), pause = (now - began) / 8;
+            pause = ahead == 0 || pause < MEET_NS ? MEET_NS : pause > LONG_MEET_NS ? LONG_MEET_NS : pause;
+            sim_wait(machine, now + pause, NULL, 0);
+        }
+}
+
+/* The events of all ranks, of which this one records its own; all have made theirs when it returns. */
+static void share_events(struct sim_machine *machine, const struct options *options, struct exchange *exchange)
+{
+    for (unsigned device = 0; device < options->devices; device++)
+        for (unsigned i = 0; i < EVENTS; i++) {
+            must("cuCtxSetCurrent", cuCtxSetCurrent(exchange->contexts[device]));
+            must("cuEventCreate", cuEventCreate(&exchange->reached[options->rank][device][i], 2 | 4 /* between processes */));
+            must("cuIpcGetEventHandle", cuIpcGetEventHandle(&options->meet->reached[options->rank][device][i],
+                                                            exchange->reached[options->rank][device][i]));
+        }
+    meet_others(machine, options, 0);
+    for (unsigned rank = 0; rank < options->ranks; rank++)
+        for (unsigned device = 0; device < options->devices && rank != options->rank; device++)
+            for (unsigned i = 0; i < EVENTS; i++)
+                must("cuIpcOpenEventHandle",
+                     cuIpcOpenEventHandle(&exchange->reached[rank][device][i], options->meet->reached[rank][device][i]));
+}
+
+/* Each device has recorded that it has reached the end of this round: what is launched into the stream next waits for
+ * all devices of all ranks, of other ranks for the last round of which all are known to have recorded it. */
+static void exchange_round(struct sim_machine *machine, const struct options *options, struct exchange *exchange,
+                           uint64_t round, CUstream streams[MOST_DEVICES])
+{
+    if (options->ahead)
+        meet_others(machine, options, AHEAD);
+    for (unsigned device = 0; device < options->devices; device++)
+        for (unsigned rank = 0; rank < (options->ahead ? options->ranks : 1); rank++)
+            for (unsigned other = 0; other < options->devices; other++) {
+                int own = !options->ahead || rank == options->rank;
+                if ((own && other == device) || (!own && round < AHEAD))
+                    continue;
+                CUevent event = exchange->reached[rank][other][options->ahead ? (own ? round : round - AHEAD) % EVENTS : 0];
+                must("cuStreamWaitEvent", cuStreamWaitEvent(streams[device], event, 0));
+            }
 }
 
 static void run(struct options *options, struct sim_machine *machine, struct seen *seen)
 {
-    CUcontext contexts[MOST_DEVICES];
-    CUstream streams[MOST_DEVICES][MOST_STREAMS];
-    CUevent reached[MOST_DEVICES];
+    static struct exchange exchange;
+    CUcontext *contexts = exchange.contexts;
+    CUstream streams[MOST_STREAMS][MOST_DEVICES];
+    CUmodule modules[MOST_DEVICES];
+    const int exchanges = options->devices > 1 || options->ahead;
     CUdeviceptr memory[MOST_DEVICES] = {0};
     must("cuInit", cuInit(0));
     for (unsigned device = 0; device < options->devices; device++) {
         CUmodule module;
-        must("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&contexts[device], (CUdevice)(device + options->rank)));
+        must("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&contexts[device], (CUdevice)(device + options->first)));
         must("cuCtxSetCurrent", cuCtxSetCurrent(contexts[device]));
         must("cuModuleLoadData", cuModuleLoadData(&module, ".version 7.0\n.target sm_70\n.address_size 64\n"));
         load(&options->work, options, device, module);
         load(&options->later, options, device, module);
         for (unsigned s = 0; s < options->streams; s++)
-            must("cuStreamCreate", cuStreamCreate(&streams[device][s], 1 /* non-blocking */));
-        must("cuEventCreate", cuEventCreate(&reached[device], 2 /* no timing */));
+            must("cuStreamCreate", cuStreamCreate(&streams[s][device], 1 /* non-blocking */));
+        modules[device] = module;
+        if (!options->ahead)
+            must("cuEventCreate", cuEventCreate(&exchange.reached[0][device][0], 2 /* no timing */));
         if (options->form == MEMSET || options->form == COPY)
             must("cuMemAlloc", cuMemAlloc_v2(&memory[device], 2 * COPIED_BYTES));
     }
     seen->ready = 1;
+    for (unsigned device = 0; device < options->devices; device++)
+        begin_later(options, device, contexts[device], modules[device], streams[0][device]);
+    if (options->ahead)
+        share_events(machine, options, &exchange);
     uint64_t began_all = sim_now(machine);
     for (uint64_t round = 0;; round++) {
         uint64_t began = sim_now(machine);
@@ -222,7 +305,7 @@ static void run(struct options *options, struct sim_machine *machine, struct see
         const struct work *work =
             options->later.count != 0 && !options->same && began >= options->change_ns ? &options->later : &options->work;
         for (unsigned device = 0; device < options->devices; device++) {
-            CUstream stream = streams[device][round % options->streams];
+            CUstream stream = streams[round % options->streams][device];
             if (options->devices > 1)
                 must("cuCtxSetCurrent", cuCtxSetCurrent(contexts[device]));
             uint64_t before = sim_now(machine);
@@ -234,18 +317,17 @@ static void run(struct options *options, struct sim_machine *machine, struct see
                 seen->longest_ns = took;
             if (took > seen->longest_later_ns && before - began_all > 1000000000)
                 seen->longest_later_ns = took;
-            if (options->devices > 1)
-                must("cuEventRecord", cuEventRecord(reached[device], stream));
+            if (exchanges)
+                must("cuEventRecord",
+                     cuEventRecord(exchange.reached[options->ahead ? options->rank : 0][device]
+                                                   [options->ahead ? round % EVENTS : 0], stream));
         }
-        for (unsigned device = 0; device < options->devices && options->devices > 1; device++)
-            for (unsigned other = 0; other < options->devices; other++)
-                if (other != device)
-                    must("cuStreamWaitEvent",
-                         cuStreamWaitEvent(streams[device][round % options->streams], reached[other], 0));
-        if (options->wait || options->ranks != 0)
-            must("cuStreamSynchronize", cuStreamSynchronize(streams[0][round % options->streams]));
-        if (options->ranks != 0)
-            meet_others(machine, options);
+        if (exchanges)
+            exchange_round(machine, options, &exchange, round, streams[round % options->streams]);
+        if (options->wait || (options->ranks != 0 && !options->ahead))
+            must("cuStreamSynchronize", cuStreamSynchronize(streams[round % options->streams][0]));
+        if (options->ranks != 0 && !options->ahead)
+            meet_others(machine, options, 0);
     }
 }
 
@@ -269,6 +351,8 @@ int main(int argc, char **argv)
         {"wait", no_argument, NULL, 'w'},          {"same", no_argument, NULL, 'a'},
         {"stop-ms", required_argument, NULL, 'p'}, {"rank", required_argument, NULL, 'r'},
         {"ranks", required_argument, NULL, 'n'},   {"meet", required_argument, NULL, 'm'},
+        {"first", required_argument, NULL, 'i'},   {"ahead", no_argument, NULL, 'h'},
+        {"skew-us", required_argument, NULL, 'u'},
         {NULL, 0, NULL, 0},
     };
     struct options options = {.grid = 108, .streams = 1, .devices = 1, .stop_ns = UINT64_MAX};
@@ -289,12 +373,16 @@ int main(int argc, char **argv)
         case 'r': options.rank = (unsigned)strtoul(optarg, NULL, 10); break;
         case 'n': options.ranks = (unsigned)strtoul(optarg, NULL, 10); break;
         case 'm': options.meet = open_meet(optarg); break;
+        case 'i': options.first = (unsigned)strtoul(optarg, NULL, 10); break;
+        case 'h': options.ahead = 1; break;
+        case 'u': options.skew_us = (unsigned)strtoul(optarg, NULL, 10); break;
         default: wrong("option");
         }
     }
     if (options.out == NULL || options.work.count == 0 || options.streams == 0 || options.streams > MOST_STREAMS ||
         options.devices == 0 || options.devices > MOST_DEVICES || (options.same && options.later.count == 0) ||
-        options.ranks > MOST_RANKS || options.rank > options.ranks || (options.ranks != 0 && options.meet == NULL))
+        options.ranks > MOST_RANKS || options.rank > options.ranks || ((options.ranks != 0 || options.ahead) && options.meet == NULL) ||
+        (options.ahead && options.rank >= options.ranks))
         wrong("options");
     struct sim_machine *machine;
     if (sim_machine_attach_environment(&machine) != SIM_OK)

@@ -1,7 +1,8 @@
 """Compute limits against the simulator's busy time: cells in real time, and the same and more on the virtual clock.
 
-BENCH_COMPUTE_CELLS bounds the cells in real time (12 s each and more; 24 unless given, at most 60), and
-BENCH_COMPUTE_SECONDS the time in which a new one is begun (600 unless given).
+In real time runs a choice in which all values of any two factors come together, of those cells whose window is no
+longer than 20 s. BENCH_COMPUTE_CELLS bounds it (12 s each and more; at most 60, which is the whole choice, unless
+given), and BENCH_COMPUTE_SECONDS the time in which a new one is begun (600 unless given).
 
 BENCH_COMPUTE_MATRIX says what runs on the virtual clock: nothing given for the pairwise choice, a number for so many
 cells of the whole matrix by chance (the same each time), full for every cell, which takes hours, distinct for one of
@@ -25,7 +26,16 @@ from pathlib import Path
 
 from tests.bench.figure import Figure
 from tests.pacing import Cell, Load, Result, campaign
-from tests.pacing.matrix import Choice, cell_of, covering_choices, other_choices
+from tests.pacing.matrix import (
+    Choice,
+    cell_of,
+    covering_choices,
+    every_choice,
+    left_out,
+    other_choices,
+    tuples_of,
+    words_of,
+)
 from tests.pacing.outcome import Outcome, kept, missed, outcome_of, revision
 from tests.pacing.summary import Summary, summaries, where_it_misses
 
@@ -38,7 +48,7 @@ SHOWN = 60  # of more cells only those are told one by one that are not within t
 def measure() -> list[Figure]:
     """One figure for each cell, then what they say together."""
     began = time.monotonic()
-    figures = [*_told(_one_by_one(_in_real_time()), "real time"), *_on_the_virtual_clock()]
+    figures = [*_real_time(), *_on_the_virtual_clock(), *_combinations()]
     if os.environ.get("BENCH_COMPUTE_CELLS") != "0":
         figures += [_unlimited(), _ranks()]
     took = time.monotonic() - began
@@ -57,21 +67,50 @@ def _told(outcomes: Sequence[Outcome], clock: str, *, every: Sequence[Outcome] |
         yield _summary(part, clock)
 
 
-def _in_real_time() -> list[Cell]:
-    wanted = min(int(os.environ.get("BENCH_COMPUTE_CELLS", "24")), MOST_CELLS)
+def _combinations() -> Iterator[Figure]:
+    """How many cells the matrix has, and how many combinations of values are none, by the reason."""
+    cells, without = len(every_choice()), left_out()
+    all_of_them = cells + sum(without.values())
+    yield Figure(name="compute: combinations of the matrix", value=all_of_them, unit="combinations")
+    yield Figure(name="compute: cells of the matrix", value=cells, unit="combinations")
+    for why, count in without.items():
+        yield Figure(name=f"compute: left out, {why}", value=count, unit="combinations")
+
+
+def _real_time() -> Iterator[Figure]:
+    """Each cell, what they say together, and how much of the choice that is."""
+    wanted = min(int(os.environ.get("BENCH_COMPUTE_CELLS", str(MOST_CELLS))), MOST_CELLS)
     if wanted == 0:
-        return []
-    return [cell for cell in map(cell_of, covering_choices(2)) if cell.window_seconds <= LONGEST_SECONDS][:wanted]
+        return
+    choice = covering_choices(2, among=[each for each in every_choice() if _is_short(each)])
+    found = _one_by_one(choice[:wanted])
+    yield from _told(found, "real time")
+    ran = [each for each, outcome in zip(choice, found, strict=False) if not outcome.why]
+    pairs, every = tuples_of(ran), tuples_of(every_choice())
+    yield Figure(
+        name="compute, real time: pairs of values that came together",
+        value=len(pairs),
+        unit="pairs",
+        baseline=len(every),
+        target=f"{len(tuples_of(choice))}, all but those of cells with longer windows",
+        holds=len(pairs) == len(tuples_of(choice)),
+        note=f"{len(ran)} of the {len(choice)} cells of the choice ran",
+    )
 
 
-def _one_by_one(cells: Iterable[Cell]) -> list[Outcome]:
+def _is_short(choice: Choice) -> bool:
+    return cell_of(choice).window_seconds <= LONGEST_SECONDS
+
+
+def _one_by_one(choices: Iterable[Choice]) -> list[Outcome]:
     """Cells in real time; no new one begins when the time is up."""
     until = time.monotonic() + float(os.environ.get("BENCH_COMPUTE_SECONDS", "600"))
     found = []
-    for cell in cells:
+    for choice in choices:
+        cell = cell_of(choice)
         late = time.monotonic() >= until
         result = "BENCH_COMPUTE_SECONDS were over" if late else campaign.measured(cell, real=True)
-        found.append(outcome_of(cell, result, values={}))
+        found.append(outcome_of(cell, result, values=words_of(choice)))
     return found
 
 
@@ -114,8 +153,11 @@ def _wanted(matrix: str, known: Sequence[Outcome]) -> list[Choice]:
 
 def _figure(outcome: Outcome, clock: str) -> Figure:
     settled = "not" if outcome.settle_seconds == float("inf") else f"{outcome.settle_seconds:.1f} s"
+    tenths = ""
+    if outcome.median is not None and outcome.worst is not None:
+        tenths = f"of its tenths median {outcome.median:.2f}, worst {outcome.worst:.2f}; "
     note = (
-        f"settled {settled}, longest stall {outcome.stall_ms:.1f} ms, after the first second "
+        f"{tenths}settled {settled}, longest stall {outcome.stall_ms:.1f} ms, after the first second "
         f"{outcome.later_stall_ms:.1f}, of {outcome.stall_bound_ms:.1f}"
     )
     return Figure(

@@ -12,8 +12,11 @@ class Load:
     """One Pod: how much it may have (in percent of GPU time; None: no limiter), and what it runs without end.
 
     Kernels are in microseconds and launched in turn, after change_ms those of later; or, where same is set, the same
-    functions, which take as long as those of later from then on. Each process launches into its streams in turn. With
-    ranks there is one process for each device, and all meet after each launch; else one process has all devices.
+    functions, which take as long as those of later from then on. Each process launches into its streams in turn.
+
+    Several devices run an exchange: none goes on before all have ended a round. One process has all of them, two have
+    half of them each, and of more each has one; where there are more than devices, they are several jobs with an
+    exchange each. With ranks there is one process for each device, and all meet after each launch.
     """
 
     percent: float | None
@@ -38,6 +41,21 @@ class Load:
     def process_count(self) -> int:
         """Processes of the Pod."""
         return self.devices if self.ranks else self.processes
+
+    @property
+    def own_devices(self) -> int:
+        """Devices of each process."""
+        return 1 if self.ranks else max(self.devices // self.processes, 1)
+
+    @property
+    def job(self) -> int:
+        """Processes that run one exchange."""
+        return self.devices // self.own_devices
+
+    @property
+    def on_a_device(self) -> int:
+        """Processes on each device."""
+        return self.process_count // self.job if self.devices > 1 else self.processes
 
     @property
     def share(self) -> float:
@@ -88,11 +106,17 @@ class Cell:
     def reachable(self, pod: int) -> float:
         """The share that a Pod can have: its limit, unless neighbours without one leave less. The device gives each
         process turns of the same length."""
-        processes = sum(load.processes for load in self.pods if load.percent is None)
+        processes = sum(load.on_a_device for load in self.pods if load.percent is None)
         own = self.pods[pod]
         if own.percent is None or not processes:
             return own.share
-        return min(own.share, own.processes / (own.processes + processes))
+        return min(own.share, own.on_a_device / (own.on_a_device + processes))
+
+    @property
+    def leaves_unknown(self) -> bool:
+        """Does nobody know what neighbours leave but by a run without limits? An exchange waits for devices on which it
+        is not its turn, and has then fewer turns than there are."""
+        return self.pods[0].devices > 1 and any(load.percent is None for load in self.pods[1:])
 
     def __str__(self) -> str:
         text = str(self.pods[0])

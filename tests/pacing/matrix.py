@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.pacing.cell import MIXED, Cell, Load
@@ -36,6 +37,7 @@ OTHER_VALUES: Mapping[str, Sequence[Any]] = {
 RESIDENT_BLOCKS = 864  # of 256 threads on the simulated card: no cooperative grid is larger
 
 Choice = tuple[Any, ...]
+Together = tuple[tuple[int, ...], tuple[Any, ...]]  # some columns, and their values
 
 
 def why_not(choice: Choice) -> str:
@@ -43,13 +45,16 @@ def why_not(choice: Choice) -> str:
     values = dict(zip(FACTORS, choice, strict=True))
     if values["form"] == "cooperative" and values["grid"] > RESIDENT_BLOCKS:
         return "a cooperative grid beyond residency is refused by the driver"
-    if values["devices"] > 1 and values["processes"] > 1:
-        return "one process drives all devices of the exchange"
-    if values["devices"] > 1 and values["form"] == "graph":
-        return "the client's graphs are of one device"
-    if values["devices"] > 1 and values["beside"] != "nobody":
-        return "the neighbours use one device"
+    if values["devices"] > 1 and max(values["processes"], values["devices"]) % min(
+        values["processes"], values["devices"]
+    ):
+        return "processes and devices of an exchange that don't come out even"
     return ""
+
+
+def left_out() -> Mapping[str, int]:
+    """How many combinations of the matrix can't exist, by the reason."""
+    return Counter(why for choice in itertools.product(*FACTORS.values()) if (why := why_not(choice)))
 
 
 def cell_of(choice: Choice) -> Cell:
@@ -58,9 +63,9 @@ def cell_of(choice: Choice) -> Cell:
     beside, daemon = values.pop("beside"), values.pop("daemon_seconds")
     pods = [Load(**values)]
     if beside == "a Pod without a limit":
-        pods.append(Load(percent=None))
+        pods.append(Load(percent=None, devices=values["devices"]))
     elif beside == "a limited Pod":
-        pods.append(Load(percent=100 - values["percent"]))
+        pods.append(Load(percent=100 - values["percent"], devices=values["devices"]))
     return Cell(pods=tuple(pods), daemon_seconds=daemon)
 
 
@@ -71,10 +76,21 @@ def every_choice() -> tuple[Choice, ...]:
 
 
 def other_choices(count: int, *, seed: int = 3) -> list[Choice]:
-    """So many cells by chance, the same each time, all of whose values are not in the matrix."""
-    choices = [choice for choice in itertools.product(*OTHER_VALUES.values()) if not why_not(choice)]
-    random.Random(seed).shuffle(choices)
-    return choices[:count]
+    """So many cells by chance, the same each time, all of whose values are not in the matrix. First those that were
+    there before exchanges had processes, graphs and neighbours, so that figures stay comparable."""
+    chance = random.Random(seed)
+    possible = [choice for choice in itertools.product(*OTHER_VALUES.values()) if not why_not(choice)]
+    later = [choice for choice in possible if _is_wide_exchange(choice)]
+    sooner = [choice for choice in possible if not _is_wide_exchange(choice)]
+    for choices in (sooner, later):
+        chance.shuffle(choices)
+    return [*sooner, *later][:count]
+
+
+def _is_wide_exchange(choice: Choice) -> bool:
+    values = dict(zip(FACTORS, choice, strict=True))
+    narrow = values["processes"] == 1 and values["form"] != "graph" and values["beside"] == "nobody"
+    return values["devices"] > 1 and not narrow
 
 
 def every_cell() -> Iterator[Cell]:
@@ -110,52 +126,44 @@ def like(choice: Choice) -> Choice:
     return tuple(values.values())
 
 
+def tuples_of(choices: Iterable[Choice], strength: int = 2) -> set[Together]:
+    """The values of any `strength` factors that come together in some of these choices."""
+    by_factor = list(zip(*choices, strict=True))
+    return {
+        (columns, values)
+        for columns in itertools.combinations(range(len(by_factor)), strength)
+        for values in set(zip(*(by_factor[column] for column in columns), strict=True))
+    }
+
+
 def covering(strength: int, *, seed: int = 1) -> list[Cell]:
     """Cells in which all values of any `strength` factors come together; greedy, and the same each time."""
     return [cell_of(choice) for choice in covering_choices(strength, seed=seed)]
 
 
-def covering_choices(strength: int, *, seed: int = 1, candidates: int = 40) -> list[Choice]:
-    """The same as values of the factors."""
+def covering_choices(
+    strength: int, *, seed: int = 1, candidates: int = 40, among: Sequence[Choice] | None = None
+) -> list[Choice]:
+    """The same as values of the factors. among: what there is to choose from; as the matrix unless given.
+
+    What is to come together is what does in a cell that there is, and each chosen one is such a cell: so it ends, and
+    nothing is missing then.
+    """
+    among = every_choice() if among is None else among
     chance = random.Random(seed)
-    columns = list(itertools.combinations(range(len(FACTORS)), strength))
-    factors = list(FACTORS.values())
-    possible = [
-        {(columns_of, values) for values in itertools.product(*(factors[column] for column in columns_of))}
-        for columns_of in columns
-    ]
-    missing = set().union(*possible)
+    missing = tuples_of(among, strength)
+    targets = sorted(missing, key=repr)
+    chance.shuffle(targets)
+    of_chance = chance.sample(among, len(among))
     chosen: list[Choice] = []
-    while missing:
-        best: Choice | None = None
-        gain: set[Any] = set()
-        for target in itertools.islice(_shuffled(missing, chance), candidates):
-            choice = _around(target, factors, chance)
-            if choice is None:
-                missing.discard(target)  # these values can't come together
-                continue
-            new = {(c, tuple(choice[column] for column in c)) for c in columns} & missing
-            if len(new) > len(gain):
-                best, gain = choice, new
-        if best is not None:
-            chosen.append(best)
-            missing -= gain
+    for columns, values in targets:
+        if (columns, values) not in missing:
+            continue
+        having = (each for each in of_chance if tuple(each[column] for column in columns) == values)
+        few = list(itertools.islice(having, candidates))
+        some = [tuples_of((each,), strength) for each in few]
+        gains = [len(each & missing) for each in some]
+        best = gains.index(max(gains))
+        chosen.append(few[best])
+        missing -= some[best]
     return chosen
-
-
-def _shuffled(missing: set[Any], chance: random.Random) -> Iterator[Any]:
-    ordered = sorted(missing, key=repr)
-    chance.shuffle(ordered)
-    yield from ordered
-
-
-def _around(target: Any, factors: Sequence[Sequence[Any]], chance: random.Random) -> Choice | None:
-    """A cell that can exist with the values of the target."""
-    columns, values = target
-    for _ in range(60):
-        choice = [chance.choice(list(factor)) for factor in factors]
-        for column, value in zip(columns, values, strict=True):
-            choice[column] = value
-        if not why_not(tuple(choice)):
-            return tuple(choice)
-    return None

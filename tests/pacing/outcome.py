@@ -21,6 +21,7 @@ PACED_BY = ("limiter/src", "limiter/include", "hypervisor/limits")  # what a res
 class Outcome:
     """error and points as of Result and Cell; NaN and why where the cell could not be measured.
 
+    median and worst: of the errors of the tenths of the window, without signs; None where an older run kept none.
     values: by factor of the matrix, empty for a cell that is not of it. settle_seconds: inf where it never settled.
     stall_without_ms: the longest one of the same load without the limiter, 0 where it was not asked for.
     revision: of the limiter.
@@ -31,6 +32,8 @@ class Outcome:
     alone: bool
     points: float
     error: float = math.nan
+    median: float | None = None
+    worst: float | None = None
     settle_seconds: float = math.inf
     stall_ms: float = math.nan
     later_stall_ms: float = math.nan
@@ -66,9 +69,12 @@ def outcome_of(cell: Cell, result: Result | str, *, values: Mapping[str, str], r
     }
     if isinstance(result, str):
         return Outcome(**known, why=result)
+    tenths = sorted(map(abs, result.errors()))
     return Outcome(
         **known,
         error=result.error(),
+        median=tenths[(len(tenths) - 1) // 2],
+        worst=tenths[-1],
         settle_seconds=result.settle_seconds,
         stall_ms=result.longest_stall_ms,
         later_stall_ms=result.longest_later_stall_ms,

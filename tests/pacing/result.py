@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from dataclasses import dataclass
 
 from tests.pacing.cell import Cell
 
 SETTLED_POINTS = 1.0
+PARTS = 10  # of a window, each of at least ten charges over the share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +17,8 @@ class Result:
     """busy: of each Pod and device, GPU seconds at each mark; marks are seconds since launching began.
 
     longest_stall_ms is of one launch of the first Pod, longest_later_stall_ms of one that began after the first second;
-    launches are by process of the first Pod; told_launches are what its limiter says of all its functions.
+    launches are by process of the first Pod; told_launches are what its limiter says of all its functions; left is the
+    share that the first Pod has of its worst device in the same cell without limits, where that has been asked for.
     """
 
     cell: Cell
@@ -26,6 +29,7 @@ class Result:
     launches: tuple[int, ...]
     correction: float
     told_launches: int = 0
+    left: float | None = None
 
     def percent(self, begin: float, end: float, *, pod: int = 0, device: int = 0) -> float:
         """Share of GPU time between two moments, by the marks next to them."""
@@ -33,13 +37,33 @@ class Result:
         series = self.busy[pod][device]
         return 100 * (series[last] - series[first]) / (self.marks[last] - self.marks[first])
 
+    def least_percent(self) -> float:
+        """Of the first Pod on the device on which it has least, from one second after launching."""
+        return min(self.percent(1.0, self.marks[-1], device=device) for device in range(len(self.busy[0])))
+
+    def _wanted(self, pod: int = 0) -> float:
+        """In percent: the limit, unless neighbours leave less."""
+        reachable = self.cell.reachable(pod)
+        if self.cell.leaves_unknown and pod == 0 and self.left is not None:
+            reachable = min(self.cell.pods[0].share, self.left)
+        return 100 * reachable
+
     def error(self, *, pod: int = 0) -> float:
         """Points from what limit and neighbours leave, from one second after launching; of the worst device."""
-        wanted = 100 * self.cell.reachable(pod)
+        wanted = self._wanted(pod)
         errors = [
             self.percent(1.0, self.marks[-1], pod=pod, device=device) - wanted for device in range(len(self.busy[pod]))
         ]
         return max(errors, key=abs)
+
+    def errors(self) -> tuple[float, ...]:
+        """The same of each tenth of the time from one second on: how steady it is."""
+        ends = sorted({self._mark(1.0 + (self.marks[-1] - 1.0) * part / PARTS) for part in range(PARTS + 1)})
+        wanted, devices = self._wanted(), range(len(self.busy[0]))
+        return tuple(
+            max((self.percent(self.marks[a], self.marks[b], device=device) - wanted for device in devices), key=abs)
+            for a, b in itertools.pairwise(ends)
+        )
 
     @property
     def holds(self) -> bool:
@@ -50,12 +74,12 @@ class Result:
     def stall_bound_ms(self) -> float:
         """20 ms, and the own time of all launches that may wait together, over the share that the Pod can have."""
         first = self.cell.pods[0]
-        return 20 + first.processes * first.longest_us / 1000 / self.cell.reachable(0)
+        return 20 + first.on_a_device * first.longest_us / 1000 / (self._wanted() / 100)
 
     @property
     def settle_seconds(self) -> float:
         """From when on the mean over the rest of the run stays within a point of the limit."""
-        wanted = 100 * self.cell.reachable(0)
+        wanted = self._wanted()
         settled = float("inf")
         for mark in reversed(self.marks[: -len(self.marks) // 4]):
             if abs(self.percent(mark, mark + self.cell.window_seconds / 2) - wanted) > SETTLED_POINTS:

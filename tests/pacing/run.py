@@ -33,6 +33,9 @@ from tests.pacing.result import Result
 
 SHIPPED = ROOT / "hypervisor" / "native" / "libcuda_limiter.so"
 WINDOW_NS = 167_000_000  # of the driver's samples
+# How much later neighbours begin on each device than on the one before. No two cards give turns at the same moments;
+# where all began at once an exchange would have its turn on all of them together, for ever.
+SKEW_US = 300
 REAL_SECONDS = 60.0  # that one step may take
 _WORDS = struct.Struct("<5Q")
 
@@ -86,9 +89,10 @@ def run(cell: Cell, folder: Path, *, limited: bool = True, real: bool = False) -
             outs = tuple(folder / f"{group}.{process}" for process in range(load.process_count))
             pods.append(Running(load, group, files, outs))
             library = SHIPPED if real else limiter()
+            skew_us = SKEW_US if devices > 1 and number > 0 else 0
             ready = []
             for n, out in enumerate(outs):
-                process = stack.enter_context(_started(load, files, path, group, out, library, n))
+                process = stack.enter_context(_started(load, files, path, group, out, library, n, skew_us))
                 ready.append((process, out))
                 if not real:  # one after the other, so that each has the same place each time
                     started += 1
@@ -191,7 +195,14 @@ def _busy_by_process(machine: Machine, pods: list[Running]) -> list[list[dict[in
 
 @contextmanager
 def _started(
-    load: Load, files: LimitFiles | None, machine: Path, group: str, out: Path, library: Path, number: int
+    load: Load,
+    files: LimitFiles | None,
+    machine: Path,
+    group: str,
+    out: Path,
+    library: Path,
+    number: int,
+    skew_us: int,
 ) -> Iterator[subprocess.Popen[str]]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "SIM_"))}
     variables = environment(machine, clean) | {"SIM_GROUP": group}
@@ -203,13 +214,17 @@ def _started(
         f"--kernels={','.join(map(str, load.kernels))}",
         f"--grid={load.grid}",
         f"--streams={load.streams}",
-        f"--devices={1 if load.ranks else load.devices}",
+        f"--devices={load.own_devices}",
         f"--form={load.form}",
     ]
-    if load.ranks:
-        command += [f"--rank={number}", f"--ranks={load.devices}", f"--meet={out.parent / group}.meet"]
+    if load.job > 1:
+        job, rank = divmod(number, load.job)
+        command += [f"--rank={rank}", f"--ranks={load.job}", f"--meet={out.parent / group}.meet{job}"]
+        command += [f"--first={rank * load.own_devices}", *(() if load.ranks else ("--ahead",))]
     if load.later:
         command += [f"--later={','.join(map(str, load.later))}", f"--change-ms={load.change_ms}"]
+    if skew_us:
+        command.append(f"--skew-us={skew_us}")
     if load.stop_ms is not None:
         command.append(f"--stop-ms={load.stop_ms}")
     if load.same:

@@ -415,6 +415,28 @@ def test_four_devices_that_wait_for_each_other(tmp_path: Path) -> None:
     assert abs(result.error()) <= 2.0
 
 
+EXCHANGES = {
+    # Half of the devices each; what one launches waits for what the other does.
+    "two processes": (Load(percent=50, kernels=(1000,), devices=4, processes=2),),
+    # Two jobs of four ranks, which have to take their turns on all devices without waiting for each other for ever.
+    "eight processes": (Load(percent=50, kernels=(1000,), devices=4, processes=8), Load(percent=50, devices=4)),
+    "graphs": (Load(percent=25, kernels=(100,), form="graph", devices=4), Load(percent=None, devices=4)),
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_an_exchange_over_four_devices(name: str, tmp_path: Path) -> None:
+    load = EXCHANGES[name][0]
+    result = run(Cell(pods=EXCHANGES[name]), tmp_path)
+    assert abs(result.error()) <= 2.0
+    assert result.longest_stall_ms <= result.stall_bound_ms
+    shares = [result.percent(1, 11, device=device) for device in range(4)]
+    assert max(shares) - min(shares) < 0.2
+    for job in range(load.processes // load.job):
+        launches = result.launches[job * load.job : (job + 1) * load.job]
+        assert max(launches) - min(launches) <= 4 * load.own_devices  # rounds that one may be ahead, and its own
+
+
 def test_ranks_in_processes_of_their_own(tmp_path: Path) -> None:
     """Four processes, each with a device, that meet after each launch: none is held back longer."""
     result = run(Cell(pods=(Load(percent=50, kernels=(1000,), devices=4, ranks=True),)), tmp_path)

@@ -134,7 +134,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Monk
     first, *rest = ran  # what is run to build what all need
     others = [str(cell_of(choice)) for choice in other_choices(2)]
     assert sorted(rest) == sorted([*order[:4], first, order[5], first, *others])
-    assert len(figures) == 7 + 2 + 1  # each cell, alone and beside others, the time
+    assert len(figures) == 7 + 2 + 3 + 1  # each cell, alone and beside others, what the matrix has, the time
 
 
 def test_none_is_begun_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

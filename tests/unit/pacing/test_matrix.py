@@ -1,0 +1,109 @@
+"""The matrix: which cells there are, and choices in which values come together."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from tests.pacing import Cell, Load, Result
+from tests.pacing.matrix import (
+    FACTORS,
+    cell_of,
+    covering_choices,
+    every_choice,
+    left_out,
+    other_choices,
+    tuples_of,
+    why_not,
+    words_of,
+)
+
+
+def test_every_combination_is_a_cell_or_left_out_for_a_reason() -> None:
+    combinations = math.prod(map(len, FACTORS.values()))
+    assert len(every_choice()) + sum(left_out().values()) == combinations
+    assert all(left_out())
+    assert "" not in left_out()
+
+
+def test_of_the_matrix_only_what_the_driver_refuses_is_left_out() -> None:
+    out = [words_of(choice) for choice in itertools.product(*FACTORS.values()) if why_not(choice)]
+    assert {(words["form"], words["grid"]) for words in out} == {("cooperative", "10000")}
+
+
+def test_no_two_cells_have_the_same_name() -> None:
+    assert len({str(cell_of(choice)) for choice in every_choice()}) == len(every_choice())
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_all_values_of_any_two_factors_that_a_cell_has_come_together(seed: int) -> None:
+    chosen = covering_choices(2, seed=seed, candidates=10)
+    pairs = (
+        {
+            (one, other, choice[one], choice[other])
+            for choice in every_choice()
+            for one, other in itertools.combinations(range(len(FACTORS)), 2)
+        }
+        if seed == 1
+        else set()
+    )
+    assert pairs <= {(*columns, *values) for columns, values in tuples_of(chosen)}
+    assert tuples_of(chosen) == tuples_of(every_choice())
+    assert set(chosen) <= set(every_choice())
+    assert len(chosen) <= 60
+
+
+def test_a_choice_among_some_has_what_they_have() -> None:
+    some = every_choice()[:500:7]
+    chosen = covering_choices(2, among=some)
+    assert set(chosen) <= set(some)
+    assert tuples_of(chosen) == tuples_of(some)
+    assert covering_choices(2, among=[]) == []
+
+
+def test_other_cells_are_of_exchanges_too_and_those_of_before_come_first() -> None:
+    choices = other_choices(100_000)
+    assert choices[:400] == other_choices(400)
+    wide = [words_of(choice) for choice in choices if words_of(choice)["devices"] == "2"][-1]
+    assert (wide["processes"], wide["form"], wide["beside"]) != ("1", "plain", "nobody")
+    assert not any(why_not(choice) for choice in choices)
+
+
+@pytest.mark.parametrize(
+    ("processes", "own", "job", "on_a_device"), [(1, 4, 1, 1), (2, 2, 2, 1), (4, 1, 4, 1), (8, 1, 4, 2)]
+)
+def test_devices_of_an_exchange_are_dealt_to_processes(processes: int, own: int, job: int, on_a_device: int) -> None:
+    load = Load(percent=50, devices=4, processes=processes)
+    assert (load.own_devices, load.job, load.on_a_device) == (own, job, on_a_device)
+
+
+def test_ranks_have_a_device_each_and_without_an_exchange_all_processes_have_one() -> None:
+    ranks = Load(percent=50, devices=4, ranks=True)
+    assert (ranks.own_devices, ranks.job, ranks.on_a_device) == (1, 4, 1)
+    alone = Load(percent=50, processes=8)
+    assert (alone.own_devices, alone.job, alone.on_a_device) == (1, 1, 8)
+
+
+@pytest.mark.parametrize(("left", "wanted"), [(None, 50), (0.2, 20), (0.6, 50)])
+def test_an_exchange_beside_a_pod_without_a_limit_is_judged_by_what_it_has_without_limits(
+    left: float | None, wanted: float
+) -> None:
+    cell = Cell(pods=(Load(percent=50, devices=4), Load(percent=None, devices=4)))
+    marks = tuple(float(mark) for mark in range(12))
+    series = tuple(0.3 * mark for mark in marks)
+    result = Result(
+        cell=cell,
+        marks=marks,
+        busy=((series,) * 4, (series,) * 4),
+        longest_stall_ms=1,
+        longest_later_stall_ms=1,
+        launches=(1,),
+        correction=1,
+        left=left,
+    )
+    assert result.least_percent() == pytest.approx(30)
+    assert result.error() == pytest.approx(30 - wanted)
+    assert result.errors() == pytest.approx([30 - wanted] * 10)
+    assert result.stall_bound_ms == pytest.approx(20 + 1 / (wanted / 100))
