@@ -38,9 +38,14 @@ uint64_t hv_wait_room_ns(const struct hv_gate *gate)
  * the pace of the work may be wrong by. */
 static bool is_much_left(const struct hv_gate *gate)
 {
+    const struct hv_sampler *sampler = &gate->process->sampler;
     uint64_t cost = hv_costs_charge(gate->function), room = hv_wait_room_ns(gate);
     uint64_t half = (cost > room ? cost : room) / 2;
-    return hv_sampler_left_ns(&gate->process->sampler, gate->device, gate->now_ns) > half;
+    /* Its turns are all that it waits for, and no more than two may be unfinished: each that ends lets one go. The pace is
+     * wrong by a good part of such a launch, so by it one would go early, and another one behind it wait for two. */
+    if (gate->unplaced && cost > UNFINISHED_NS / 4)
+        return hv_sampler_unfinished_ns(sampler, gate->device) > cost + cost / 2;
+    return hv_sampler_left_ns(sampler, gate->device, gate->now_ns) > half;
 }
 
 /* What its launch is to be charged is being found out, by a launch of this process or of another one. */

@@ -60,6 +60,7 @@ UNKNOWN = {
     "beside a limited one": (Load(percent=50, kernels=(20_000,), processes=8), Load(percent=50)),
     # The limit is above what turns leave: there is nothing to wait for but turns.
     "above what turns leave": (Load(percent=90, kernels=(4000,), form="graph", processes=2), BESIDE),
+    "above what turns leave, of eight": (Load(percent=90, kernels=(20_000,), processes=8), BESIDE),
 }
 
 
