@@ -170,9 +170,21 @@ def test_a_process_at_rest_is_told_no_second_time() -> None:
     machine = Machine()
     machine.good(1)
     machine.busy = {}
-    assert machine.good(30) == []
-    machine.wall -= 1.2
-    assert machine.good(30) == []
+    for jump in (-1.5, -3.0, -32.5):
+        machine.wall += jump  # its last sample is of the time to come, and then of the present
+        assert machine.good(30) == []
+
+
+def test_stamps_that_do_not_go_on_with_the_clock_are_of_no_clock() -> None:
+    machine = Machine()
+    machine.good(2)
+    for step in range(9):
+        machine.passes(LOOK)
+        machine.made[42] = Sample(42, round((machine.wall + AN_HOUR * 2**step) * 1e6), 20)
+        assert [each.busy_percent for each in machine.look()] == [-1]
+    after = machine.good(1)
+    assert len(after) >= 5
+    assert all(abs(each.time_us / 1e6 - machine.wall) < 2 for each in after)
 
 
 # ---- as it is asked of NVML ----
