@@ -45,6 +45,9 @@ static bool is_much_left(const struct hv_gate *gate)
      * wrong by a good part of such a launch, so by it one would go early, and another one behind it wait for two. */
     if (gate->unplaced && cost > UNFINISHED_NS / 4)
         return hv_sampler_unfinished_ns(sampler, gate->device) > cost + cost / 2;
+    bool streams = hv_load_relaxed_32(&sampler->streams_differ[gate->device]) != 0; /* graphs: they end together anyway */
+    if (gate->unplaced && streams)
+        return hv_sampler_unfinished_ns(sampler, gate->device) > half;
     return hv_sampler_left_ns(sampler, gate->device, gate->now_ns) > half;
 }
 
