@@ -59,6 +59,7 @@ void hv_gate_count(struct hv_gate *gate, bool copy, bool brief, uint64_t gpu_ns)
 
 /* Ask for what was measured, and set charges right by it. */
 void hv_gate_poll(struct hv_gate *gate);
+void hv_gate_poll_others(const struct hv_gate *gate);
 
 void hv_gate_tell_unfinished(struct hv_gate *gate);
 

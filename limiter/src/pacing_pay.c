@@ -175,6 +175,7 @@ static void wait_for_place(struct hv_gate *gate, const struct hv_bucket_terms *t
             priced = true;
         }
         hv_gate_poll(gate);
+        hv_gate_poll_others(gate);
         move_up(place, &before, given_back(gate));
         place->start_ns = in_step(gate, place->start_ns);
     }

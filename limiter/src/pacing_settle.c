@@ -121,3 +121,20 @@ void hv_gate_poll(struct hv_gate *gate)
     if (count != 0)
         hv_gate_tell_unfinished(gate);
 }
+
+/* A thread that drives several devices and waits for one of them asks for nothing on the others meanwhile; what runs
+ * there is to be told of all the same. */
+void hv_gate_poll_others(const struct hv_gate *gate)
+{
+    for (uint32_t device = 0; device < HV_MAX_DEVICES; device++) {
+        if (device == gate->device || hv_load_acquire_32(&gate->process->sampler.pending[device]) == 0)
+            continue; /* what is pending there went through a gate: the Pod has the device */
+        struct hv_gate other = {.process = gate->process,
+                                .slot = gate->slot,
+                                .device = device,
+                                .control = hv_files()->control[device],
+                                .usage = hv_files()->devices[device]};
+        hv_gate_look(&other);
+        hv_gate_poll(&other);
+    }
+}

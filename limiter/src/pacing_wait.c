@@ -100,6 +100,7 @@ static bool wait_while(bool (*must_wait)(struct hv_gate *), struct hv_gate *gate
         nap = nap * 2 < LONGEST_NAP_NS ? nap * 2 : LONGEST_NAP_NS;
         hv_gate_look(gate);
         hv_gate_poll(gate);
+        hv_gate_poll_others(gate);
     }
     if (!patient)
         hv_store_relaxed_32(&function->impatient, before + 1);

@@ -438,6 +438,15 @@ def test_an_exchange_over_four_devices(name: str, tmp_path: Path) -> None:
         assert max(launches) - min(launches) <= 4 * load.own_devices  # rounds that one may be ahead, and its own
 
 
+def test_a_thread_that_waits_for_one_device_tells_of_what_runs_on_the_others(tmp_path: Path) -> None:
+    """Long launches are charged when they begin and told as they run. Where nobody looked meanwhile, the daemon took
+    them for more than was charged, on all devices but the one on which the thread waits."""
+    load = Load(percent=90, kernels=MIXED, grid=1, form="graph", devices=4)
+    result = run(Cell(pods=(load,), seconds=30), tmp_path)
+    assert result.percent(4, 31, device=3) == pytest.approx(90, abs=3)  # a launch is more than two points of it
+    assert result.longest_stall_ms <= result.stall_bound_ms
+
+
 def test_ranks_in_processes_of_their_own(tmp_path: Path) -> None:
     """Four processes, each with a device, that meet after each launch: none is held back longer."""
     result = run(Cell(pods=(Load(percent=50, kernels=(1000,), devices=4, ranks=True),)), tmp_path)
