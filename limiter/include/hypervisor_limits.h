@@ -262,7 +262,7 @@ struct hv_device_usage {
     uint64_t retired0;       /* processes of 1.0 write the moment here up to which they have settled; nobody else uses it */
     uint64_t returned_ns;    /* wall time of charges that were given back because the work took less; ever increasing */
     uint64_t priced_ns;      /* the same of those given back because others turned out to have turns; ever increasing */
-    uint64_t line1[1];
+    uint64_t place_ns;       /* GPU time that processes take with a place in the bucket, in the mean of the one with the longest ones */
     uint64_t host_bytes;     /* pinned host memory, same protocol as total */
     uint64_t line2[7];
     uint64_t charged_ns;     /* GPU time charged since the file was made */

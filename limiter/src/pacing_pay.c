@@ -28,6 +28,10 @@
  * before the last of them goes. Half of what a launch may be stalled beyond their own time. */
 #define REPAID_WALL_NS (10 * NS_PER_MS)
 
+/* Places over which what a process takes with one is averaged, and how much more it may take so that all have as much. */
+#define PLACES_OVER 32
+#define MOST_EVEN_NS (25 * NS_PER_MS)
+
 /* This one and those who wait already. */
 static uint32_t waiting(const struct hv_gate *gate)
 {
@@ -126,6 +130,27 @@ static uint64_t repaid_at_most(const struct hv_gate *gate, const struct place *p
     return place->cost_ns <= SELDOM_NS && part > held_up ? held_up : part;
 }
 
+/* Places go by the order of coming, so who takes more with each has more. A process with short launches takes as much with
+ * one as the others do with theirs, ahead: its next launches have no place to wait for. Only where somebody waits, and where
+ * it is no chance. The word is open to be scribbled into. */
+static uint64_t even_slice(struct hv_gate *gate, uint64_t paid_ns)
+{
+    struct hv_sampler *sampler = &gate->process->sampler;
+    uint64_t mean = hv_load_relaxed(&sampler->place_ns[gate->device]), longest = hv_load_relaxed(&gate->usage->place_ns);
+    uint32_t over = hv_load_relaxed_32(&sampler->places[gate->device]);
+    over = over < PLACES_OVER ? over + 1 : PLACES_OVER;
+    mean = mean - mean / over + paid_ns / over;
+    hv_store_relaxed(&sampler->place_ns[gate->device], mean);
+    hv_store_relaxed_32(&sampler->places[gate->device], over);
+    if (over < PLACES_OVER)
+        return 0; /* the first ones are guesses */
+    /* Others may have gone, or have shorter ones by now. */
+    hv_store_relaxed(&gate->usage->place_ns, mean > longest ? mean : longest - (longest - mean) / PLACES_OVER);
+    if (waiting(gate) == 1 || longest / 2 < mean - mean / 4)
+        return 0;
+    return longest - mean < MOST_EVEN_NS ? longest - mean : MOST_EVEN_NS;
+}
+
 static void take_place(struct hv_gate *gate, const struct hv_bucket_terms *terms, bool copy, bool is_long,
                        struct place *place, uint64_t *repaid)
 {
@@ -140,6 +165,8 @@ static void take_place(struct hv_gate *gate, const struct hv_bucket_terms *terms
     }
     uint64_t slice = gate->measures ? 0 : hv_bucket_gpu_ns(SLICE_WALL_NS / waiting(gate), gate->share_ppm);
     place->paid_ns = place->cost_ns + slice;
+    if (!copy && !gate->measures)
+        place->paid_ns += even_slice(gate, place->paid_ns);
     *repaid = hv_debt_take(&gate->usage->debt_ns, &gate->usage->bucket_ns, terms, repaid_at_most(gate, place), gate->now_ns);
     place->all_ns = hv_gate_corrected(gate, copy, hv_gate_overlapped(gate, place->paid_ns));
     place->placed_ns = is_long ? hv_untold_placed(gate, place->all_ns) : place->all_ns;

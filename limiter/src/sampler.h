@@ -101,6 +101,8 @@ struct hv_sampler {
     struct hv_backlog backlogs[HV_MAX_DEVICES];
     uint64_t largest_ns[HV_MAX_DEVICES]; /* charge of a launch that is measured and has not ended */
     uint32_t measuring[HV_MAX_DEVICES]; /* 1: some launch is being measured that nobody knows the cost of */
+    uint64_t place_ns[HV_MAX_DEVICES];  /* GPU time that this process takes with a place in the bucket, in the mean */
+    uint32_t places[HV_MAX_DEVICES];    /* over so many of them, at most */
     uint32_t waited_in_vain; /* 1: what another process measured for this one too did not end before the patience did */
     uint64_t stream_seen[HV_MAX_DEVICES];     /* of a launch in the slow path; never 0 then */
     uint32_t streams_differ[HV_MAX_DEVICES];  /* 1: another one was seen as well */

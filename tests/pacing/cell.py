@@ -21,6 +21,7 @@ class Load:
 
     percent: float | None
     kernels: tuple[int, ...] = (1000,)
+    kernels_each: tuple[tuple[int, ...], ...] = ()  # of each process, where they are not all the same
     grid: int = 108
     form: str = "plain"
     processes: int = 1

@@ -211,7 +211,7 @@ def _started(
     command = [
         str(client()),
         f"--out={out}",
-        f"--kernels={','.join(map(str, load.kernels))}",
+        f"--kernels={','.join(map(str, load.kernels_each[number] if load.kernels_each else load.kernels))}",
         f"--grid={load.grid}",
         f"--streams={load.streams}",
         f"--devices={load.own_devices}",
