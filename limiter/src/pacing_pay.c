@@ -29,7 +29,8 @@
 #define REPAID_WALL_NS (10 * NS_PER_MS)
 
 /* Places over which what a process takes with one is averaged, and how much more it may take so that all have as much. */
-#define PLACES_OVER 32
+#define PLACES_OVER 64
+#define UNEVEN 3 /* less may be how places and launches of alike processes come together */
 #define MOST_EVEN_NS (25 * NS_PER_MS)
 
 /* This one and those who wait already. */
@@ -146,7 +147,7 @@ static uint64_t even_slice(struct hv_gate *gate, uint64_t paid_ns)
         return 0; /* the first ones are guesses */
     /* Others may have gone, or have shorter ones by now. */
     hv_store_relaxed(&gate->usage->place_ns, mean > longest ? mean : longest - (longest - mean) / PLACES_OVER);
-    if (waiting(gate) == 1 || longest / 2 < mean - mean / 4)
+    if (waiting(gate) == 1 || longest / UNEVEN < mean)
         return 0;
     return longest - mean < MOST_EVEN_NS ? longest - mean : MOST_EVEN_NS;
 }

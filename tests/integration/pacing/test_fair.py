@@ -18,4 +18,4 @@ def test_each_process_has_as_much_time(kernels: tuple[int, ...], tmp_path: Path)
     result = run(Cell(pods=(load,), seconds=10), tmp_path)
     times = [each * count for each, count in zip(kernels, result.launches, strict=True)]
     assert result.percent(1, 11) == pytest.approx(50, abs=1)
-    assert [each / sum(times) for each in times] == pytest.approx([1 / len(kernels)] * len(kernels), rel=0.1)
+    assert [each / sum(times) for each in times] == pytest.approx([1 / len(kernels)] * len(kernels), rel=0.2)
