@@ -102,29 +102,6 @@ LAUNCH(cuLaunchKernelEx_ptsz, EX_PARAMETERS, EX_ARGUMENTS, function, HV_LAUNCH_K
 
 /* ---- on several devices at once ---- */
 
-static CUcontext context_of(CUstream stream)
-{
-    CUcontext context = NULL;
-    hv_call_type_cuStreamGetCtx ask = HV_DRIVER(cuStreamGetCtx);
-    if (ask == NULL || ask(stream, &context) != CUDA_SUCCESS)
-        return NULL;
-    return context;
-}
-
-int hv_cuCtxPushCurrent_v2(CUcontext context);
-int hv_cuCtxPopCurrent_v2(CUcontext *context);
-
-/* In the context of its stream, which the launch may well not be in. */
-static CUresult begin_in(CUcontext context, struct hv_launch *launch)
-{
-    CUcontext popped;
-    bool pushed = context != NULL && HV_REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
-    CUresult refused = hv_launch_begin(launch);
-    if (pushed)
-        (void)HV_REAL(cuCtxPopCurrent_v2)(&popped);
-    return refused;
-}
-
 /* The driver takes one for each device, and refuses more of them. */
 HV_WRAP(cuLaunchCooperativeKernelMultiDevice, (CUDA_LAUNCH_PARAMS * list, unsigned int count, unsigned int flags))
 {
@@ -139,7 +116,7 @@ HV_WRAP(cuLaunchCooperativeKernelMultiDevice, (CUDA_LAUNCH_PARAMS * list, unsign
                                      .blocks = (uint64_t)one->gridDimX * one->gridDimY * one->gridDimZ,
                                      .threads_per_block = (uint64_t)one->blockDimX * one->blockDimY * one->blockDimZ,
                                      .kind = HV_LAUNCH_KERNEL};
-        result = begin_in(context_of(one->hStream), launch);
+        result = hv_launch_begin(launch);
         if (result == CUDA_SUCCESS && begun + 1 < HV_MAX_DEVICES)
             begun++;
         else if (result == CUDA_SUCCESS)

@@ -16,6 +16,9 @@
 /* Launches between two looks at the counters. */
 #define LAUNCHES_PER_LOOK 256
 
+/* CU_STREAM_PER_THREAD: the handles up to it stand for streams of the thread's context. */
+#define LAST_OF_EACH_CONTEXT 2
+
 uint32_t hv_captures;
 
 /* ---- the daemon's gate ---- */
@@ -115,9 +118,9 @@ static void flush_launches(struct hv_gate *gate)
     hv_add_relaxed(&gate->slot->devices[gate->device].launches, take_fast_launches() + 1);
     thread->paid_for = NULL;
     hv_store_relaxed(&gate->slot->last_launch_ns, gate->now_ns);
-    /* During a survey every launch looks. */
+    /* During a survey every launch looks; so does each of a thread that uses streams of several contexts, for their device. */
     bool surveys = hv_load_relaxed_32(&gate->process->sampler.surveys[gate->device].wanted) != 0;
-    thread->launches_granted = surveys ? 0 : LAUNCHES_PER_LOOK;
+    thread->launches_granted = surveys || thread->elsewhere ? 0 : LAUNCHES_PER_LOOK;
     thread->launches_left = thread->launches_granted;
 }
 
@@ -254,7 +257,24 @@ static CUresult pass(struct hv_launch *launch, struct hv_process *process, CUdev
     return CUDA_SUCCESS;
 }
 
-HV_NOINLINE CUresult hv_launch_begin(struct hv_launch *launch)
+int hv_cuCtxPushCurrent_v2(CUcontext context);
+int hv_cuCtxPopCurrent_v2(CUcontext *context);
+
+/* A kernel runs in the context of its stream, which need not be the thread's: on its device, with events of its own. */
+static bool enter_context_of(CUstream stream)
+{
+    CUcontext current = NULL, context = NULL;
+    hv_call_type_cuStreamGetCtx ask = HV_DRIVER(cuStreamGetCtx);
+    if ((uintptr_t)stream <= LAST_OF_EACH_CONTEXT || ask == NULL || ask(stream, &context) != CUDA_SUCCESS ||
+        context == NULL || (HV_DRIVER(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context) ||
+        HV_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return false;
+    hv_thread.elsewhere = true;
+    hv_thread_context_changed();
+    return true;
+}
+
+static CUresult begin(struct hv_launch *launch)
 {
     CUresult refused;
     CUresult result;
@@ -264,6 +284,18 @@ HV_NOINLINE CUresult hv_launch_begin(struct hv_launch *launch)
     if (launch->process == NULL || !hv_current_ordinal(&ordinal, &result))
         return refused;
     return pass(launch, launch->process, ordinal);
+}
+
+HV_NOINLINE CUresult hv_launch_begin(struct hv_launch *launch)
+{
+    CUcontext popped;
+    bool entered = enter_context_of(launch->stream);
+    CUresult refused = begin(launch);
+    if (entered) {
+        (void)HV_REAL(cuCtxPopCurrent_v2)(&popped);
+        hv_thread_context_changed();
+    }
+    return refused;
 }
 
 void hv_launch_ready(struct hv_launch *launch)

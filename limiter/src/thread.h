@@ -30,6 +30,7 @@ struct hv_thread {
     uint64_t process_epoch;          /* of the process that all of this is about */
     uint64_t credits_ns[HV_MAX_DEVICES]; /* credit_ns of the other devices */
     bool copies_are_free;            /* by the limits of this generation */
+    bool elsewhere;                  /* it has launched in streams of other contexts than its own */
     bool ordinal_known;
     CUdevice ordinal;                /* of the current context's device */
 };

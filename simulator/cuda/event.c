@@ -59,7 +59,7 @@ static CUresult record(const char *call, int per_thread, CUevent event, CUstream
     CUresult result = sim_enter_stream(call, per_thread, given, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!valid(event))
+    if (!valid(event) || event->context != stream->context)
         return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture)
         return sim_capture_record(stream, event);

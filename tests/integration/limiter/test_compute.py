@@ -24,7 +24,16 @@ BUSY = """
     def launch_on_several(function):
         one = Parameters(function, 1, 1, 1, 32, 1, 1, 0, stream)
         return call("cuLaunchCooperativeKernelMultiDevice", ctypes.byref(one), 1, 0)
-    start()
+    streams = []
+    def elsewhere():
+        if not streams:
+            other, there = ctypes.c_void_p(), ctypes.c_void_p()
+            must("cuCtxCreate_v2", ctypes.byref(other), 0, 0)
+            must("cuStreamCreate", ctypes.byref(there), 1)
+            must("cuCtxSetCurrent", first)
+            streams.append(there)
+        return streams[0]
+    first = start()
     function, stream = kernel({microseconds}), ctypes.c_void_p()
     must("cuStreamCreate", ctypes.byref(stream), 1)
     tell("ready")
@@ -38,6 +47,7 @@ FORMS = {
     "extended": "launch_extended(function)",
     "cooperative": "call('cuLaunchCooperativeKernel', function, 1, 1, 1, 32, 1, 1, 0, None, None)",
     "multi-device": "launch_on_several(function)",
+    "another context's stream": "launch(function, stream=elsewhere())",
 }
 
 
