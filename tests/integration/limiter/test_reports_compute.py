@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,40 @@ def two(tmp_path: Path, limit_files: Path) -> tuple[Pod, list[str]]:
     files.make(GIB, 800_000)
     files.run("also", uuids[1], 256 * MIB, 200_000)
     return Pod(machine, files), uuids
+
+
+def test_a_launch_on_two_devices_is_charged_on_each(two: tuple[Pod, list[str]]) -> None:
+    """By the smaller share of the two, 20 %: the kernels go together."""
+    pod, _ = two
+    source = """
+        class Parameters(ctypes.Structure):
+            _fields_ = [("function", ctypes.c_void_p)]
+            _fields_ += [(name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")]
+            _fields_ += [("stream", ctypes.c_void_p), ("parameters", ctypes.c_void_p)]
+        must("cuInit", 0)
+        both = (Parameters * 2)()
+        for device in (1, 0):
+            start(device)
+            stream = ctypes.c_void_p()
+            must("cuStreamCreate", ctypes.byref(stream), 1)
+            both[device] = Parameters(kernel(2000), 1, 1, 1, 32, 1, 1, 0, stream)
+        tell("ready")
+        while True:
+            must("cuLaunchCooperativeKernelMultiDevice", both, 2, 0)
+    """
+
+    def busy() -> list[int]:
+        with machines.opened(pod.machine) as opened:
+            return [int(gpu["busy_ns"]) for gpu in opened.show()["gpus"][:2]]
+
+    with pod.running(source) as process:
+        heard(process)
+        time.sleep(0.5)
+        before, began = busy(), time.monotonic()
+        time.sleep(1.5)
+        passed = time.monotonic() - began
+        shares = [(after - earlier) / 1e9 / passed for after, earlier in zip(busy(), before, strict=True)]
+    assert all(0.05 < share < 0.24 for share in shares), shares  # less where others keep the processors busy
 
 
 def test_hami_core_104_each_device_has_its_own_limits(two: tuple[Pod, list[str]]) -> None:
