@@ -87,8 +87,7 @@ static uint64_t told_cost(const struct hv_function *function)
 }
 
 /* Half as long before it counts as short again: concurrency makes the same launch long and short by turns. One that is
- * known to be short, by this process or by others, does not become long by others' turns alone, nor by what runs beside it:
- * its first launch was measured by itself. */
+ * known to be short, by this process or by others, does not become long by others' turns alone. */
 static bool is_long_now(const struct hv_function *function, const struct hv_measured *measured, uint32_t samples,
                         bool slowly)
 {
@@ -97,8 +96,7 @@ static bool is_long_now(const struct hv_function *function, const struct hv_meas
     uint64_t told = told_cost(function);
     if (samples <= HV_RECENT_SAMPLES && told != 0 && told < HV_LONG_NS)
         return false; /* turns that are alike from the first launch on would make it so */
-    bool known = samples > HV_RECENT_SAMPLES || (measured->beside_others && hv_load_relaxed(&function->cost_ns) != 0);
-    if (known && slowly && !measured->too_little)
+    if (samples > HV_RECENT_SAMPLES && slowly && !measured->too_little)
         return false;
     return function->undisturbed_ns >= HV_LONG_NS;
 }

@@ -41,7 +41,7 @@ static uint64_t pay_and_wait_for_room(struct hv_gate *gate, bool copy, uint64_t 
     uint64_t credit = hv_thread.credit_ns, paid = 0;
     if (!behind_long)
         hv_wait_for_room(gate);
-    if (gate->measures) /* in its place: what the one before it took is known by now, and credit does not know it */
+    if (gate->in_turn) /* in its place: what the one before it took is known by now, and credit does not know it */
         paid = hv_gate_pay(gate, copy, *charged, *charged);
     else if (credit < *charged)
         paid = hv_gate_pay(gate, copy, *charged, *charged - credit);

@@ -29,6 +29,7 @@ struct hv_gate {
     uint32_t overlap_ppm; /* what of a cost is GPU time: see hv_survey_overlap_ppm */
     uint64_t now_ns;
     bool measures;           /* it is this launch's turn to be measured: see hv_sampler_take_turn */
+    bool in_turn;            /* and not the first one of the process, which nothing of unknown cost came before */
     bool unplaced;           /* what its launch is charged has no place in the bucket */
     uint64_t waits_since_ns; /* for what its launch is to be charged; 0: it did not wait for that */
 };

@@ -164,7 +164,7 @@ static void take_place(struct hv_gate *gate, const struct hv_bucket_terms *terms
         *repaid = 0;
         return;
     }
-    uint64_t slice = gate->measures ? 0 : hv_bucket_gpu_ns(SLICE_WALL_NS / waiting(gate), gate->share_ppm);
+    uint64_t slice = gate->in_turn ? 0 : hv_bucket_gpu_ns(SLICE_WALL_NS / waiting(gate), gate->share_ppm);
     place->paid_ns = place->cost_ns + slice;
     if (!copy && !gate->measures)
         place->paid_ns += even_slice(gate, place->paid_ns);

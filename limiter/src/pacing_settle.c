@@ -28,14 +28,14 @@ static uint32_t together(const struct hv_gate *gate)
 static bool owes_much(const struct hv_gate *gate, const struct hv_sample_result *result)
 {
     uint64_t more = result->used_ns > result->charged_ns ? result->used_ns : result->charged_ns;
-    return result->laid && (result->first || hv_untold_is_over(gate)) &&
+    return result->laid && (result->in_turn || hv_untold_is_over(gate)) &&
            hv_load_relaxed(&gate->usage->debt_ns) > hv_gate_corrected(gate, result->kept, more);
 }
 
 /* A charge was too low. One that was a guess, or far off, is put right at its
  * place, as far as nobody then waits longer than for this launch; all else is
- * debt. Where it is so time after time, what short launches may be ahead of the
- * clock is on top: charged as short, they would all go within it. */
+ * debt. Where it is so time after time with ever new functions, what short launches
+ * may be ahead of the clock is on top: as guesses they would all go within it. */
 static void charge_later(struct hv_gate *gate, const struct hv_sample_result *result, uint64_t gpu_ns)
 {
     struct hv_bucket_terms terms = hv_gate_bucket_terms(gate);
@@ -52,7 +52,7 @@ static void charge_later(struct hv_gate *gate, const struct hv_sample_result *re
         hv_add_relaxed(&gate->usage->returned_ns, back_wall);
         left -= owed - back;
         left = hv_bucket_charge_since(&gate->usage->bucket_ns, &terms, left, result->began_ns,
-                                      gate->now_ns + (again ? hv_bucket_window_ns(&terms) : 0) +
+                                      gate->now_ns + (again && result->in_turn ? hv_bucket_window_ns(&terms) : 0) +
                                           hv_bucket_wall_ns(all * (again ? together(gate) : 1), gate->share_ppm));
     }
     hv_debt_add(&gate->usage->debt_ns, &terms, left + owed);

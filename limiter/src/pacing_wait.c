@@ -66,8 +66,12 @@ static bool must_wait_for_cost(struct hv_gate *gate)
     bool in_vain = hv_load_relaxed_32(&sampler->waited_in_vain) != 0;
     if (in_vain && gate->now_ns - gate->waits_since_ns >= HV_LEARNING_NS)
         return false;
-    if (!told && !gate->measures && !(gate->measures = hv_sampler_take_turn(sampler, gate->device)))
-        return true;
+    if (!told && !gate->measures) {
+        gate->in_turn = hv_load_relaxed_32(&sampler->turns[gate->device]) != 0;
+        if (!hv_sampler_take_turn(sampler, gate->device))
+            return true;
+        gate->measures = true;
+    }
     return !hv_costs_settled(function, gate->now_ns);
 }
 
@@ -138,9 +142,11 @@ void hv_wait_pass_turn_on(struct hv_gate *gate, struct hv_sample *sample)
 {
     if (!gate->measures)
         return;
-    if (sample != NULL && sample->unlearned)
+    if (sample != NULL && sample->unlearned) {
         sample->holds_turn = true;
-    else
+        sample->in_turn = gate->in_turn;
+    } else {
         hv_sampler_leave_turn(&gate->process->sampler, gate->device);
+    }
     gate->measures = false;
 }

@@ -30,6 +30,7 @@ bool hv_sampler_take_turn(struct hv_sampler *sampler, uint32_t device)
 
 void hv_sampler_leave_turn(struct hv_sampler *sampler, uint32_t device)
 {
+    hv_store_relaxed_32(&sampler->turns[device], 1);
     hv_store_release_32(&sampler->measuring[device], 0);
 }
 
@@ -258,7 +259,7 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = sample->turn_ns =
             sample->least_ns = sample->most_ns = sample->untold_ns = 0;
         sample->unplaced = false;
-        sample->holds_turn = false;
+        sample->holds_turn = sample->in_turn = false;
         sample->outgrown = false;
         if (sample->unlearned)
             hv_add_acq_rel_32(&function->in_flight, 1);

@@ -45,6 +45,7 @@ struct hv_sample {
     uint64_t ready_at_ns;  /* just before the launch */
     uint64_t gap_ns;       /* between start event and launch on an idle stream: not the launch's time */
     bool unlearned;        /* cost was not known: its charge was a guess */
+    bool in_turn;          /* so were those before it, of other functions */
     bool holds_turn;       /* to be measured: see hv_sampler_take_turn */
     bool outgrown;         /* takes far more than its charge: charged while it runs */
     bool laid;             /* onto the Pod's line of GPU time, as far as it has gone */
@@ -100,6 +101,7 @@ struct hv_sampler {
     uint64_t untold_until_ns[HV_MAX_DEVICES]; /* which counts for the first moments only */
     struct hv_backlog backlogs[HV_MAX_DEVICES];
     uint64_t largest_ns[HV_MAX_DEVICES]; /* charge of a launch that is measured and has not ended */
+    uint32_t turns[HV_MAX_DEVICES];     /* 1: there was one that is none any more of: */
     uint32_t measuring[HV_MAX_DEVICES]; /* 1: some launch is being measured that nobody knows the cost of */
     uint64_t place_ns[HV_MAX_DEVICES];  /* GPU time that this process takes with a place in the bucket, in the mean */
     uint32_t places[HV_MAX_DEVICES];    /* over so many of them, at most */
@@ -125,7 +127,7 @@ struct hv_sample_result {
     uint64_t turn_ns;  /* what of it turns left to this process: the same in the mean, whoever tells first of a moment */
     bool laid;         /* a long launch, or one whose cost was not known */
     bool guessed;      /* the latter, or far off */
-    bool first;        /* its cost was not known */
+    bool in_turn;      /* its cost was not known, and nor was that of others before it */
     bool unplaced;     /* its charge had no place in the bucket */
     bool unfinished;   /* it goes on, and has taken more than it was charged so far; only a guess is put right so early */
     bool other;    /* the function has turned out to be other work than before */

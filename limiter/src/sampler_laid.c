@@ -113,7 +113,7 @@ bool hv_sample_outgrows(struct hv_sampler *sampler, struct hv_sample *sample, st
                                         .used_ns = sample->own_ns,
                                         .laid = true,
                                         .guessed = true,
-                                        .first = sample->unlearned,
+                                        .in_turn = sample->in_turn,
                                         .unfinished = true};
     hv_add_relaxed(&sampler->long_ns[sample->device], used - sample->charged_ns);
     hv_add_relaxed(&sampler->under_way_ns[sample->device], used - sample->charged_ns);

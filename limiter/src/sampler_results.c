@@ -269,7 +269,7 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
     if (sample->laid) {
         hv_sample_lay_all(sampler, files, sample, result.measured_ns, now_ns);
         result.laid = true;
-        result.first = sample->unlearned;
+        result.in_turn = sample->in_turn;
         result.guessed = sample->unlearned || sample->outgrown;
         result.unplaced = sample->unplaced;
         result.began_ns = sample->laid_from_ns;

@@ -101,25 +101,6 @@ static void rises_slowly_beside_others(void)
     CHECK_EQUAL(function.cost_ns, 50000);
 }
 
-/* The first launch of a program is measured by itself, and those of its other streams behind it fill the device together:
- * the same work, in four times as long. */
-static void what_runs_beside_it_makes_nothing_long(void)
-{
-    struct hv_function function = {0}, one_stream = {0};
-    learn(&function, 1 * MS, NOT_LAID, true);
-    learn(&one_stream, 1 * MS, NOT_LAID, false);
-    for (int i = 0; i < HV_FIRST_SAMPLES; i++) {
-        learn(&function, 8 * MS, NOT_LAID, true);
-        learn(&one_stream, 8 * MS, NOT_LAID, false);
-        CHECK(function.is_long == 0);
-    }
-    CHECK(function.cost_ns < 2 * MS);
-    CHECK(one_stream.is_long);
-    struct hv_function first_is_long = {0};
-    learn(&first_is_long, 8 * MS, NOT_LAID, true);
-    CHECK(first_is_long.is_long);
-}
-
 /* Of long ones the mean counts, and of that what is the Pod's own GPU time. */
 static void long_ones(void)
 {
@@ -481,7 +462,6 @@ int main(void)
     turns_that_are_alike_make_nothing_long_that_others_measured_short();
     rises_slowly_among_scattered_times();
     rises_slowly_beside_others();
-    what_runs_beside_it_makes_nothing_long();
     long_ones();
     grids();
     each_moment_counts_once();

@@ -143,8 +143,6 @@ FIRST_WAITS = {
     # Others take over what the first of them has learned, and it is set right for all at once.
     "long, of eight": Load(percent=25, kernels=(100,), form="graph", processes=8),
     "short, of eight": Load(percent=10, kernels=(20,), form="graph", processes=8),
-    # The first of them by itself; those behind it fill the device together, and are no longer work than it was.
-    "short, side by side": Load(percent=10, kernels=(1000,), grid=10000, streams=4),
     # A process that is let go ahead of the device waits for what it has queued, a few launches at a time.
     "queued": Load(percent=90, kernels=(20,), form="graph", grid=10000, processes=2, streams=4),
 }
