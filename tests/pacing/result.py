@@ -18,7 +18,7 @@ class Result:
 
     longest_stall_ms is of one launch of the first Pod, longest_later_stall_ms of one that began after the first second;
     launches are by process of the first Pod; told_launches are what its limiter says of all its functions; left is the
-    share that the first Pod has of its worst device in the same cell without limits, where that has been asked for.
+    share that the first Pod has of its worst device in the same cell without its limit, where that has been asked for.
     """
 
     cell: Cell
@@ -50,18 +50,24 @@ class Result:
 
     def error(self, *, pod: int = 0) -> float:
         """Points from what limit and neighbours leave, from one second after launching; of the worst device."""
-        wanted = self._wanted(pod)
-        errors = [
-            self.percent(1.0, self.marks[-1], pod=pod, device=device) - wanted for device in range(len(self.busy[pod]))
-        ]
+        devices = range(len(self.busy[pod]))
+        errors = [self._off(self.percent(1.0, self.marks[-1], pod=pod, device=device), pod) for device in devices]
         return max(errors, key=abs)
+
+    def _off(self, percent: float, pod: int = 0) -> float:
+        """Points above the limit, or below what is wanted. Where a run tells what neighbours leave, another one that
+        has its waits elsewhere may have more; what is between that and the limit is no fault."""
+        wanted = self._wanted(pod)
+        if self.cell.leaves_unknown and percent > wanted:
+            return max(percent - 100 * self.cell.pods[pod].share, 0.0)
+        return percent - wanted
 
     def errors(self) -> tuple[float, ...]:
         """The same of each tenth of the time from one second on: how steady it is."""
         ends = sorted({self._mark(1.0 + (self.marks[-1] - 1.0) * part / PARTS) for part in range(PARTS + 1)})
-        wanted, devices = self._wanted(), range(len(self.busy[0]))
+        devices = range(len(self.busy[0]))
         return tuple(
-            max((self.percent(self.marks[a], self.marks[b], device=device) - wanted for device in devices), key=abs)
+            max((self._off(self.percent(self.marks[a], self.marks[b], device=device)) for device in devices), key=abs)
             for a, b in itertools.pairwise(ends)
         )
 
@@ -79,10 +85,9 @@ class Result:
     @property
     def settle_seconds(self) -> float:
         """From when on the mean over the rest of the run stays within a point of the limit."""
-        wanted = self._wanted()
         settled = float("inf")
         for mark in reversed(self.marks[: -len(self.marks) // 4]):
-            if abs(self.percent(mark, mark + self.cell.window_seconds / 2) - wanted) > SETTLED_POINTS:
+            if abs(self._off(self.percent(mark, mark + self.cell.window_seconds / 2))) > SETTLED_POINTS:
                 break
             settled = mark
         return settled

@@ -86,11 +86,16 @@ def test_ranks_have_a_device_each_and_without_an_exchange_all_processes_have_one
     assert (alone.own_devices, alone.job, alone.on_a_device) == (1, 1, 8)
 
 
-@pytest.mark.parametrize(("left", "wanted"), [(None, 50), (0.2, 20), (0.6, 50)])
-def test_an_exchange_beside_a_pod_without_a_limit_is_judged_by_what_it_has_without_limits(
-    left: float | None, wanted: float
+@pytest.mark.parametrize("neighbour", [None, 20])
+@pytest.mark.parametrize(
+    ("limit", "left", "wanted", "error"),
+    [(50, None, 50, -20), (50, 0.2, 20, 0), (50, 0.6, 50, -20), (50, 0.35, 35, -5), (25, 0.2, 20, 5), (25, 0.6, 25, 5)],
+)
+def test_an_exchange_beside_others_is_judged_by_its_limit_and_what_it_has_without_one(
+    limit: float, left: float | None, wanted: float, error: float, neighbour: float | None
 ) -> None:
-    cell = Cell(pods=(Load(percent=50, devices=4), Load(percent=None, devices=4)))
+    """30 % of the time: never more than the limit, nor less than what there is; between the two it is no fault."""
+    cell = Cell(pods=(Load(percent=limit, devices=4), Load(percent=neighbour, devices=4)))
     marks = tuple(float(mark) for mark in range(12))
     series = tuple(0.3 * mark for mark in marks)
     result = Result(
@@ -104,6 +109,6 @@ def test_an_exchange_beside_a_pod_without_a_limit_is_judged_by_what_it_has_witho
         left=left,
     )
     assert result.least_percent() == pytest.approx(30)
-    assert result.error() == pytest.approx(30 - wanted)
-    assert result.errors() == pytest.approx([30 - wanted] * 10)
+    assert result.error() == pytest.approx(error)
+    assert result.errors() == pytest.approx([error] * 10)
     assert result.stall_bound_ms == pytest.approx(20 + 1 / (wanted / 100))
