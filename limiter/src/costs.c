@@ -143,6 +143,8 @@ bool hv_costs_settled(struct hv_function *function, uint64_t now_ns)
 {
     if (!is_entered(function) || hv_costs_told(function))
         return true;
+    if (hv_load_relaxed_32(&function->graph_set) != 0)
+        return true; /* another one each time, perhaps: nobody waits for what may never be measured */
     struct hv_learned_cost *entry = entry_at(hv_load_relaxed(&function->published) - 1);
     uint64_t cost = hv_load_relaxed(&entry->cost_ns);
     uint64_t until = hv_load_relaxed(&entry->learning_until_ns);

@@ -57,6 +57,7 @@ struct hv_function {
     uint32_t untold;        /* 1: its cost was learned before anybody told how many turns others had */
     uint32_t priced;        /* 1: what was learned of it before had others' turns in it, and begins anew with its cost */
     uint32_t version;       /* of a graph: grows when it is made or changed, so that what was under way before is not learned */
+    uint32_t graph_set;     /* of a graph: 1: its nodes were changed one by one since it was made or updated */
     uint32_t graph_made;    /* of a graph: grows when it is made or updated; HV_GRAPH_UPDATED: the latter */
     uint32_t graph_sources; /* how often nodes of graphs had been changed by then */
     uint32_t run;           /* samples in a row that tell of other work: see hv_function_learn */

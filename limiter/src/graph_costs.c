@@ -103,6 +103,7 @@ static void begin_anew(struct hv_function *entry, uint64_t cost_ns, bool known, 
     hv_store_relaxed(&entry->cost_ns, known ? cost_ns : 0);
     hv_store_relaxed(&entry->shape, kernels);
     hv_store_relaxed(&entry->published, 0);
+    hv_store_relaxed_32(&entry->graph_set, 1);
     hv_store_release_32(&entry->priced, 1); /* the means of before are no help */
 }
 
@@ -120,6 +121,7 @@ static void made(struct hv_process *process, CUgraphExec executable, CUgraph gra
     if (entry == &process->functions.overflow)
         return; /* of many */
     begin_anew(entry, sum.ns, false, sum.kernels);
+    hv_store_relaxed_32(&entry->graph_set, 0);
     hv_store_relaxed_32(&entry->graph_sources, hv_load_relaxed_32(&process->graph_sources));
     hv_store_relaxed_32(&entry->graph_made, (hv_load_relaxed_32(&entry->graph_made) | HV_GRAPH_UPDATED) + 1 + updated);
 }

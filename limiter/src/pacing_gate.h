@@ -31,6 +31,8 @@ struct hv_gate {
     bool measures;           /* it is this launch's turn to be measured: see hv_sampler_take_turn */
     bool in_turn;            /* and not the first one of the process, which nothing of unknown cost came before */
     bool unplaced;           /* what its launch is charged has no place in the bucket */
+    uint32_t turns_seen;     /* of the sampler, */
+    uint64_t patient_since_ns; /* and when that last changed while this one waits */
     uint64_t waits_since_ns; /* for what its launch is to be charged; 0: it did not wait for that */
 };
 

@@ -30,6 +30,7 @@
 
 /* Places over which what a process takes with one is averaged, and how much more it may take so that all have as much. */
 #define PLACES_OVER 64
+#define LEAST_PLACES 12 /* before that they are of a program that has just begun */
 #define UNEVEN 3 /* less may be how places and launches of alike processes come together */
 #define MOST_EVEN_NS (25 * NS_PER_MS)
 
@@ -143,11 +144,12 @@ static uint64_t even_slice(struct hv_gate *gate, uint64_t paid_ns)
     mean = mean - mean / over + paid_ns / over;
     hv_store_relaxed(&sampler->place_ns[gate->device], mean);
     hv_store_relaxed_32(&sampler->places[gate->device], over);
-    if (over < PLACES_OVER)
+    if (over < LEAST_PLACES)
         return 0; /* the first ones are guesses */
     /* Others may have gone, or have shorter ones by now. */
     hv_store_relaxed(&gate->usage->place_ns, mean > longest ? mean : longest - (longest - mean) / PLACES_OVER);
-    if (waiting(gate) == 1 || longest / UNEVEN < mean)
+    /* What several streams take with a place depends on how they come together. */
+    if (waiting(gate) == 1 || longest / UNEVEN < mean || hv_load_relaxed_32(&sampler->streams_differ[gate->device]) != 0)
         return 0;
     return longest - mean < MOST_EVEN_NS ? longest - mean : MOST_EVEN_NS;
 }

@@ -51,9 +51,10 @@ static void charge_later(struct hv_gate *gate, const struct hv_sample_result *re
         hv_bucket_give_back(&gate->usage->bucket_ns, back_wall);
         hv_add_relaxed(&gate->usage->returned_ns, back_wall);
         left -= owed - back;
-        left = hv_bucket_charge_since(&gate->usage->bucket_ns, &terms, left, result->began_ns,
-                                      gate->now_ns + (again && result->in_turn ? hv_bucket_window_ns(&terms) : 0) +
-                                          hv_bucket_wall_ns(all * (again ? together(gate) : 1), gate->share_ppm));
+        uint64_t until = gate->now_ns + hv_bucket_wall_ns(all * (again ? together(gate) : 1), gate->share_ppm);
+        if (again && result->in_turn) /* whoever waits has been ahead as well, with a guess */
+            until += hv_bucket_window_ns(&terms) + hv_bucket_wall_ns(all * terms.waiters, gate->share_ppm);
+        left = hv_bucket_charge_since(&gate->usage->bucket_ns, &terms, left, result->began_ns, until);
     }
     hv_debt_add(&gate->usage->debt_ns, &terms, left + owed);
     hv_gate_count(gate, false, !result->laid, gpu_ns);
@@ -107,7 +108,7 @@ void hv_gate_poll(struct hv_gate *gate)
         hv_untold_note(gate, &results[i]);
     hv_untold_settle(gate);
     for (uint32_t i = 0; i < count; i++) {
-        if (results[i].unfinished)
+        if (results[i].unfinished || results[i].changed)
             continue;
         if (results[i].other)
             hv_costs_begin_anew(results[i].function);

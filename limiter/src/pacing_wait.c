@@ -64,10 +64,15 @@ static bool must_wait_for_cost(struct hv_gate *gate)
     if (!known && hv_load_acquire_32(&function->in_flight) >= UNLEARNED_IN_FLIGHT)
         return true;
     bool in_vain = hv_load_relaxed_32(&sampler->waited_in_vain) != 0;
-    if (in_vain && gate->now_ns - gate->waits_since_ns >= HV_LEARNING_NS)
+    uint32_t turns = hv_load_relaxed_32(&sampler->turns[gate->device]);
+    if (turns != gate->turns_seen) { /* one after the other, so nothing waits for this one: of many threads each waits long */
+        gate->turns_seen = turns;
+        gate->patient_since_ns = gate->now_ns;
+    }
+    if (in_vain && gate->now_ns - gate->patient_since_ns >= HV_LEARNING_NS)
         return false;
     if (!told && !gate->measures) {
-        gate->in_turn = hv_load_relaxed_32(&sampler->turns[gate->device]) != 0;
+        gate->in_turn = turns != 0;
         if (!hv_sampler_take_turn(sampler, gate->device))
             return true;
         gate->measures = true;
@@ -95,11 +100,12 @@ static bool wait_while(bool (*must_wait)(struct hv_gate *), struct hv_gate *gate
 {
     struct hv_function *function = gate->function;
     uint64_t nap = FIRST_NAP_NS;
-    uint64_t began = gate->now_ns;
+    gate->patient_since_ns = gate->now_ns;
+    gate->turns_seen = hv_load_relaxed_32(&gate->process->sampler.turns[gate->device]);
     uint32_t before = hv_load_relaxed_32(&function->impatient);
     bool patient = true;
     while (gate->share_ppm < HV_SHARE_FULL_PPM && must_wait(gate) &&
-           (patient = gate->now_ns - began < patience_ns(gate, before))) {
+           (patient = gate->now_ns - gate->patient_since_ns < patience_ns(gate, before))) {
         hv_gate_wait(gate, gate->now_ns + nap);
         nap = nap * 2 < LONGEST_NAP_NS ? nap * 2 : LONGEST_NAP_NS;
         hv_gate_look(gate);

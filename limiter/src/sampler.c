@@ -12,9 +12,22 @@
 /* Then the base is recorded anew: the driver tells times between events as floats. */
 #define CLOCK_HOLDS_NS UINT64_C(600000000000)
 
+#define MOST_TRIES 10000
+
 static bool try_enter(struct hv_sampler *sampler)
 {
     return __atomic_exchange_n(&sampler->busy, 1, __ATOMIC_ACQUIRE) == 0;
+}
+
+/* Others look at what is under way, which takes microseconds; unless one of them is stopped just then. */
+static bool enter_patiently(struct hv_sampler *sampler)
+{
+    for (uint32_t tries = 0; tries < MOST_TRIES; tries++) {
+        if (try_enter(sampler))
+            return true;
+        hv_os_yield();
+    }
+    return false;
 }
 
 static void leave(struct hv_sampler *sampler)
@@ -30,7 +43,7 @@ bool hv_sampler_take_turn(struct hv_sampler *sampler, uint32_t device)
 
 void hv_sampler_leave_turn(struct hv_sampler *sampler, uint32_t device)
 {
-    hv_store_relaxed_32(&sampler->turns[device], 1);
+    hv_add_acq_rel_32(&sampler->turns[device], 1);
     hv_store_release_32(&sampler->measuring[device], 0);
 }
 
@@ -94,12 +107,6 @@ bool hv_sampler_is_too_little(const struct hv_sampler *sampler, uint32_t device,
                                     hv_survey_overlap_ppm(sampler, device), now_ns);
 }
 
-/* A graph that was changed while it ran is another one now; one that nobody has measured is taken for the same. */
-static bool says_something(const struct hv_sample *sample)
-{
-    return sample->unlearned || sample->version == hv_load_relaxed_32(&sample->function->version);
-}
-
 uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *files, uint32_t device, uint64_t now_ns,
                          struct hv_sample_result *results)
 {
@@ -123,7 +130,7 @@ uint32_t hv_sampler_poll(struct hv_sampler *sampler, const struct hv_files *file
             continue;
         }
         float milliseconds = 0;
-        if (ended == CUDA_SUCCESS && says_something(sample) &&
+        if (ended == CUDA_SUCCESS &&
             HV_DRIVER(cuEventElapsedTime)(&milliseconds, sample->start, sample->end) == CUDA_SUCCESS &&
             milliseconds >= 0) {
             results[count++] = hv_sample_result_of(sampler, sample, files, (uint64_t)((double)milliseconds * 1e6), now_ns);
@@ -239,7 +246,9 @@ static void note_long(struct hv_sampler *sampler, uint32_t device, CUstream stre
 struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_function *function, uint32_t device,
                                    CUstream stream, bool per_thread, uint64_t charged_ns, bool surveyed)
 {
-    if (!hv_events_are_there() || !try_enter(sampler))
+    /* What is not measured is charged a guess, and stays unknown. */
+    bool unknown = hv_load_relaxed(&function->cost_ns) == 0;
+    if (!hv_events_are_there() || !(unknown ? enter_patiently(sampler) : try_enter(sampler)))
         return NULL;
     int mode = hv_events_enter();
     struct hv_sample *sample = prepare(sampler, device, stream, per_thread);

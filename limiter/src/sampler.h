@@ -101,7 +101,7 @@ struct hv_sampler {
     uint64_t untold_until_ns[HV_MAX_DEVICES]; /* which counts for the first moments only */
     struct hv_backlog backlogs[HV_MAX_DEVICES];
     uint64_t largest_ns[HV_MAX_DEVICES]; /* charge of a launch that is measured and has not ended */
-    uint32_t turns[HV_MAX_DEVICES];     /* 1: there was one that is none any more of: */
+    uint32_t turns[HV_MAX_DEVICES];     /* how many there were that are over of: */
     uint32_t measuring[HV_MAX_DEVICES]; /* 1: some launch is being measured that nobody knows the cost of */
     uint64_t place_ns[HV_MAX_DEVICES];  /* GPU time that this process takes with a place in the bucket, in the mean */
     uint32_t places[HV_MAX_DEVICES];    /* over so many of them, at most */
@@ -130,6 +130,7 @@ struct hv_sample_result {
     bool in_turn;      /* its cost was not known, and nor was that of others before it */
     bool unplaced;     /* its charge had no place in the bucket */
     bool unfinished;   /* it goes on, and has taken more than it was charged so far; only a guess is put right so early */
+    bool changed;  /* the function is another one than when it was launched */
     bool other;    /* the function has turned out to be other work than before */
     uint64_t missing_ns; /* launches that were charged as other work took so much more, and have ended */
     bool kept;     /* used_ns is what it took when somebody told of turns last, so no correction is needed */

@@ -245,7 +245,10 @@ static void begin_as_priced(struct hv_function *function)
 struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct hv_sample *sample,
                                             const struct hv_files *files, uint64_t elapsed_ns, uint64_t now_ns)
 {
-    begin_as_priced(sample->function);
+    /* A graph that was changed while it ran is another one now: it took what it took, which is no longer its cost. */
+    bool changed = sample->version != hv_load_relaxed_32(&sample->function->version);
+    if (!changed)
+        begin_as_priced(sample->function);
     uint64_t ended_with = ended_of(sampler, sample);
     struct hv_sample_result result = {.function = sample->function,
                                       .charged_ns = sample->charged_ns,
@@ -274,8 +277,9 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
         result.unplaced = sample->unplaced;
         result.began_ns = sample->laid_from_ns;
         measured.own = own_at_work(files, sample->device, now_ns);
-        result.used_ns = own_part(files->control[sample->device], sample, &measured,
-                                  measured.held || others_are_silent(files, sample->device, now_ns));
+        result.used_ns = changed ? sample->own_ns
+                                 : own_part(files->control[sample->device], sample, &measured,
+                                            measured.held || others_are_silent(files, sample->device, now_ns));
         measured.own_ns = result.used_ns;
         result.untold_ns = sample->untold_ns;
         result.kept = hv_load_relaxed_32(&sample->function->kept) != 0;
@@ -283,6 +287,9 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
         bool together = result.measured_ns > HV_LEARNING_NS && !measured.beside_others;
         result.turn_ns = together ? sample->turn_ns : result.used_ns;
     }
+    result.changed = changed;
+    if (changed)
+        return result;
     uint64_t before = hv_load_relaxed(&sample->function->cost_ns);
     /* While a long one of the process is under way all its turns end in the midst of it, and with it what runs beside it. */
     bool apart = measured.beside_others && !sample->laid && hv_load_relaxed(&sampler->long_ns[sample->device]) == 0;

@@ -47,7 +47,8 @@ UNPASSED: dict[str, str | tuple[str, ...]] = {
     "latest.c": "(word, &found, next)",  # the same
     "pacing_settle.c": "relearned_at_ns",  # the same
     "pacing_untold.c": ("(&sampler->", "(word, 0)", "&function->untold", "->returned_ns"),  # no daemon tells here
-    "pacing_pay.c": ("->priced_ns", "&gate->usage->place_ns"),  # nor here; a mean that is told after 64 places
+    # Nor here; a mean that is told after some places; a count that some who died waiting have left, by chance.
+    "pacing_pay.c": ("->priced_ns", "&gate->usage->place_ns", "(&gate->usage->waiters, 0)"),
     "sampler_results.c": ("(&sampler->", "(&sample->function->kept", "&function->priced"),  # a process's own samples
     "sampler_laid.c": ("(&sampler->", "(&sample->function->first_cost_ns"),  # the same
     "pacing_gate.c": "(&sampler->basis",  # a process's own; what the daemon's word was for

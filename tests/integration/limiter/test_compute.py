@@ -151,6 +151,31 @@ def test_functions_that_are_ever_new_are_held_to_the_share(pod: Pod, microsecond
         assert 0.1 < share_over(pod, 4) < 0.29  # less where others keep the processors busy
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("microseconds", [500, 5000])
+def test_functions_that_are_ever_new_in_several_processes_are_held_to_the_share(pod: Pod, microseconds: int) -> None:
+    """Of several threads each: one that waits long for its turn to be measured is not let go by that."""
+    source = f"""
+    context = start()
+    def work(first):
+        must("cuCtxSetCurrent", context)
+        stream = ctypes.c_void_p()
+        must("cuStreamCreate", ctypes.byref(stream), 1)
+        for i in range(first, 1 << 20):
+            assert launch(kernel({microseconds} + i), stream=stream) == 0
+    for number in range(4):
+        threading.Thread(target=work, args=(number * 1000,), daemon=True).start()
+    tell("ready")
+    time.sleep({SECONDS} * 10)
+"""
+    pod.files.make(GIB, 250_000)
+    with pod.running(source) as first, pod.running(source) as second, pod.running(source) as third:
+        for process in (first, second, third):
+            heard(process)
+        wait_until(time.monotonic() + 1)
+        assert 0.1 < share_over(pod, 5) < 0.29
+
+
 def test_a_limit_that_is_raised_or_lifted_holds_at_once(pod: Pod) -> None:
     pod.files.make(GIB, 100_000)
     # It waits for each kernel: what is in the queue when a limit comes can't be called back.
