@@ -68,6 +68,41 @@ typedef struct {
     CUcontext ctx;
 } CUDA_KERNEL_NODE_PARAMS;
 
+/* What calls before 3.2 still have. */
+typedef struct {
+    unsigned int srcXInBytes, srcY;
+    int srcMemoryType;
+    const void *srcHost;
+    CUdeviceptr_v1 srcDevice;
+    CUarray srcArray;
+    unsigned int srcPitch;
+    unsigned int dstXInBytes, dstY;
+    int dstMemoryType;
+    void *dstHost;
+    CUdeviceptr_v1 dstDevice;
+    CUarray dstArray;
+    unsigned int dstPitch;
+    unsigned int WidthInBytes, Height;
+} CUDA_MEMCPY2D_v1;
+
+typedef struct {
+    unsigned int srcXInBytes, srcY, srcZ, srcLOD;
+    int srcMemoryType;
+    const void *srcHost;
+    CUdeviceptr_v1 srcDevice;
+    CUarray srcArray;
+    void *reserved0;
+    unsigned int srcPitch, srcHeight;
+    unsigned int dstXInBytes, dstY, dstZ, dstLOD;
+    int dstMemoryType;
+    void *dstHost;
+    CUdeviceptr_v1 dstDevice;
+    CUarray dstArray;
+    void *reserved1;
+    unsigned int dstPitch, dstHeight;
+    unsigned int WidthInBytes, Height, Depth;
+} CUDA_MEMCPY3D_v1;
+
 typedef struct {
     size_t srcXInBytes, srcY;
     int srcMemoryType;

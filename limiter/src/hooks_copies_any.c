@@ -140,6 +140,35 @@ BOX(cuMemcpy3DPeer_ptds, true)
 BOX_ASYNC(cuMemcpy3DPeerAsync, false)
 BOX_ASYNC(cuMemcpy3DPeerAsync_ptsz, true)
 
+/* As they were before 3.2. */
+static bool is_old_flat_within(const CUDA_MEMCPY2D_v1 *box)
+{
+    BOTH_ENDS(box)
+}
+
+static bool is_old_box_within(const CUDA_MEMCPY3D_v1 *box)
+{
+    BOTH_ENDS(box)
+}
+
+#define FLAT_BYTES ((uint64_t)box->WidthInBytes * box->Height)
+#define BOX_BYTES (FLAT_BYTES * box->Depth)
+
+COPY_WITHIN(cuMemcpy2D, (const CUDA_MEMCPY2D_v1 *box), (box), is_old_flat_within(box), FLAT_BYTES, NULL, false)
+COPY_WITHIN(cuMemcpy2DUnaligned, (const CUDA_MEMCPY2D_v1 *box), (box), is_old_flat_within(box), FLAT_BYTES, NULL, false)
+COPY_WITHIN(cuMemcpy2DAsync, (const CUDA_MEMCPY2D_v1 *box, CUstream stream), (box, stream), is_old_flat_within(box),
+            FLAT_BYTES, stream, false)
+COPY_WITHIN(cuMemcpy3D, (const CUDA_MEMCPY3D_v1 *box), (box), is_old_box_within(box), BOX_BYTES, NULL, false)
+COPY_WITHIN(cuMemcpy3DAsync, (const CUDA_MEMCPY3D_v1 *box, CUstream stream), (box, stream), is_old_box_within(box),
+            BOX_BYTES, stream, false)
+
+COPY(cuMemcpyDtoA, (CUarray to, unsigned int offset, CUdeviceptr_v1 from, unsigned int bytes), (to, offset, from, bytes),
+     bytes, NULL, false)
+COPY(cuMemcpyAtoD, (CUdeviceptr_v1 to, CUarray from, unsigned int offset, unsigned int bytes), (to, from, offset, bytes),
+     bytes, NULL, false)
+COPY(cuMemcpyAtoA, (CUarray to, unsigned int to_offset, CUarray from, unsigned int from_offset, unsigned int bytes),
+     (to, to_offset, from, from_offset, bytes), bytes, NULL, false)
+
 /* ---- of arrays, which lie on devices ---- */
 
 #define FROM_DEVICE(name, twin)                                                                                       \

@@ -53,13 +53,16 @@ uint64_t sim_event_latest(CUevent event)
     return event->recorded;
 }
 
+/* A green context is a part of its device's primary one, whose events it takes. */
+static int is_of(CUcontext event, CUcontext stream) { return event == stream || (event->device == stream->device && (event->green || stream->green)); }
+
 static CUresult record(const char *call, int per_thread, CUevent event, CUstream given)
 {
     CUstream stream;
     CUresult result = sim_enter_stream(call, per_thread, given, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!valid(event) || event->context != stream->context)
+    if (!valid(event) || !is_of(event->context, stream->context))
         return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture)
         return sim_capture_record(stream, event);
