@@ -58,6 +58,16 @@ static uint32_t let_go_all_of(struct sim_machine *machine, uint64_t offset)
     return found;
 }
 
+/* Clock locked: whoever waits for the word at this offset has the turn once, to look, in the order in which they came. */
+static void make_due(struct sim_machine *machine, uint64_t offset)
+{
+    for (uint32_t i = 0; i < rows(machine); i++) {
+        struct sim_waiter *waiter = &machine->waiters[i];
+        if (__atomic_load_n(&waiter->thread, __ATOMIC_SEQ_CST) > 0 && waiter->word_offset == offset)
+            waiter->until_ns = 0;
+    }
+}
+
 /* Whoever sleeps on the clock's word for "anything at all" has a look; how many of them have a row. */
 static uint32_t tell_everybody(struct sim_machine *machine)
 {
@@ -284,7 +294,7 @@ int sim_machine_run_until(struct sim_machine *machine, uint64_t until_ns, uint32
     sim_lock_clock(machine);
     machine->run_participants = participants;
     __atomic_store_n(&machine->run_until_ns, until_ns, __ATOMIC_SEQ_CST);
-    let_go_all_of(machine, ELSEWHERE); /* somebody may have changed those words meanwhile */
+    make_due(machine, ELSEWHERE); /* somebody may have changed those words meanwhile */
     sim_unlock_clock(machine);
     uint64_t before = progress(machine), since = sim_monotonic_ns();
     for (;;) {

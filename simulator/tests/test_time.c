@@ -289,6 +289,43 @@ static void one_goes_on_at_a_time_in_order(void)
     unlink(machine_path);
 }
 
+/* Words in other files move while the clock stands still: those who wait for one look one after the other, too. */
+static void those_who_wait_for_another_file_look_in_order(void)
+{
+    enum { CHILDREN = 4 };
+    struct seen {
+        uint32_t word, running, together, count, order[CHILDREN];
+    } *seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(seen != MAP_FAILED);
+    struct sim_machine *machine = new_machine("words", 1, SIM_CLOCK_VIRTUAL, 0);
+    pid_t children[CHILDREN];
+    for (uint32_t i = 0; i < CHILDREN; i++) {
+        children[i] = fork();
+        CHECK(children[i] >= 0);
+        if (children[i] == 0) {
+            sim_wait(machine, UINT64_MAX - 1, &seen->word, 0);
+            seen->together |= __atomic_fetch_add(&seen->running, 1, __ATOMIC_SEQ_CST) != 0;
+            for (uint32_t turns = 0; turns < 1000; turns++)
+                sched_yield();
+            seen->order[__atomic_fetch_add(&seen->count, 1, __ATOMIC_SEQ_CST)] = i;
+            __atomic_fetch_sub(&seen->running, 1, __ATOMIC_SEQ_CST);
+            sim_wait(machine, UINT64_MAX - 1, NULL, 0);
+        }
+        UNTIL(sim_machine_waiting(machine, &(uint64_t){0}) == i + 1);
+    }
+    run_virtual(machine, MS, CHILDREN);
+    SAME(seen->count, 0);
+    __atomic_store_n(&seen->word, 1, __ATOMIC_SEQ_CST);
+    run_virtual(machine, 2 * MS, CHILDREN);
+    SAME(seen->count, CHILDREN);
+    SAME(seen->together, 0);
+    for (uint32_t i = 0; i < CHILDREN; i++) {
+        SAME(seen->order[i], i);
+        stop(children[i]);
+    }
+    unlink(machine_path);
+}
+
 /* Who has the turn waits, not for the clock, but for one whose turn is next. */
 static void one_that_waits_for_another_does_not_hold_it_up(void)
 {
@@ -326,6 +363,7 @@ static void a_run_without_its_participants_ends(void)
 int main(void)
 {
     one_goes_on_at_a_time_in_order();
+    those_who_wait_for_another_file_look_in_order();
     one_that_waits_for_another_does_not_hold_it_up();
     a_run_without_its_participants_ends();
     two_processes_take_turns();

@@ -124,6 +124,6 @@ def measured(cell: Cell, *, real: bool = False, limited: bool = True) -> Result 
             if not limited or not cell.leaves_unknown:
                 return result
             (again := Path(folder) / "without").mkdir()
-            return replace(result, left=run(cell.without_limit, again, real=real).least_percent() / 100)
+            return replace(result, left=run(cell.without_limit, again, real=real).most_percent() / 100)
     except Exception as error:  # noqa: BLE001 - whatever it is belongs into the table
         return f"{type(error).__name__}: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -18,7 +19,11 @@ class Result:
 
     longest_stall_ms is of one launch of the first Pod, longest_later_stall_ms of one that began after the first second;
     launches are by process of the first Pod; told_launches are what its limiter says of all its functions; left is the
-    share that the first Pod has of its worst device in the same cell without its limit, where that has been asked for.
+    share that the first Pod has of the device of which it has most, in the same cell without its limit, where that has
+    been asked for.
+
+    Of an exchange over several devices the one of which it has most is judged: all end as many rounds, so that one sets
+    the pace, and on another one, where more of a round's launches run beside each other, the same rounds take less.
     """
 
     cell: Cell
@@ -37,22 +42,21 @@ class Result:
         series = self.busy[pod][device]
         return 100 * (series[last] - series[first]) / (self.marks[last] - self.marks[first])
 
-    def least_percent(self) -> float:
-        """Of the first Pod on the device on which it has least, from one second after launching."""
-        return min(self.percent(1.0, self.marks[-1], device=device) for device in range(len(self.busy[0])))
+    def most_percent(self, begin: float = 1.0, end: float = math.inf, *, pod: int = 0) -> float:
+        """Of the device of which the Pod has most between two moments: from one second after launching on."""
+        end = min(end, self.marks[-1])
+        return max(self.percent(begin, end, pod=pod, device=device) for device in range(len(self.busy[pod])))
 
     def _wanted(self, pod: int = 0) -> float:
         """In percent: the limit, unless neighbours leave less."""
         reachable = self.cell.reachable(pod)
         if self.cell.leaves_unknown and pod == 0 and self.left is not None:
-            reachable = min(self.cell.pods[0].share, self.left)
+            reachable = min(reachable, self.left)
         return 100 * reachable
 
     def error(self, *, pod: int = 0) -> float:
-        """Points from what limit and neighbours leave, from one second after launching; of the worst device."""
-        devices = range(len(self.busy[pod]))
-        errors = [self._off(self.percent(1.0, self.marks[-1], pod=pod, device=device), pod) for device in devices]
-        return max(errors, key=abs)
+        """Points from what limit and neighbours leave, from one second after launching."""
+        return self._off(self.most_percent(pod=pod), pod)
 
     def _off(self, percent: float, pod: int = 0) -> float:
         """Points above the limit, or below what is wanted. Where a run tells what neighbours leave, another one that
@@ -65,11 +69,7 @@ class Result:
     def errors(self) -> tuple[float, ...]:
         """The same of each tenth of the time from one second on: how steady it is."""
         ends = sorted({self._mark(1.0 + (self.marks[-1] - 1.0) * part / PARTS) for part in range(PARTS + 1)})
-        devices = range(len(self.busy[0]))
-        return tuple(
-            max((self._off(self.percent(self.marks[a], self.marks[b], device=device)) for device in devices), key=abs)
-            for a, b in itertools.pairwise(ends)
-        )
+        return tuple(self._off(self.most_percent(self.marks[a], self.marks[b])) for a, b in itertools.pairwise(ends))
 
     @property
     def holds(self) -> bool:
@@ -87,7 +87,7 @@ class Result:
         """From when on the mean over the rest of the run stays within a point of the limit."""
         settled = float("inf")
         for mark in reversed(self.marks[: -len(self.marks) // 4]):
-            if abs(self._off(self.percent(mark, mark + self.cell.window_seconds / 2))) > SETTLED_POINTS:
+            if abs(self._off(self.most_percent(mark, mark + self.cell.window_seconds / 2))) > SETTLED_POINTS:
                 break
             settled = mark
         return settled

@@ -29,6 +29,7 @@ from hypervisor.simulation.machine import Machine
 from tests.pacing.build import client, limiter
 from tests.pacing.cell import Cell, Load
 from tests.pacing.daemon import CLOCK_BEGAN_SECONDS, Daemon
+from tests.pacing.processor import one_processor
 from tests.pacing.result import Result
 
 SHIPPED = ROOT / "hypervisor" / "native" / "libcuda_limiter.so"
@@ -69,6 +70,8 @@ def run(cell: Cell, folder: Path, *, limited: bool = True, real: bool = False) -
     directory = LimitDirectory(folder / "limits", boot_id="virtual", node_epoch=1)
     directory.prepare()
     with ExitStack() as stack:
+        if not real:
+            stack.enter_context(one_processor())
         machine = stack.enter_context(machines.opened(path))
         uuids = [str(gpu["uuid"]) for gpu in machine.show()["gpus"]]
         pods = []

@@ -496,3 +496,13 @@ def test_memsets_are_charged_where_the_limits_say_so(tmp_path: Path) -> None:
         load = Load(percent=20, form="memset", charge_copies=charged)
         done[charged] = run(Cell(pods=(load,), seconds=4), folder).launches[0]
     assert 0.15 < done[True] / done[False] < 0.3
+
+
+def test_eight_processes_on_four_devices_give_the_same_figures_each_time(tmp_path: Path) -> None:
+    load = Load(percent=25, kernels=(20,), grid=1, processes=8, devices=4)
+    results = []
+    for name in ("first", "second"):
+        (folder := tmp_path / name).mkdir()
+        results.append(run(Cell(pods=(load,), seconds=0.3), folder))
+    first, second = results
+    assert (first.busy, first.launches) == (second.busy, second.launches)

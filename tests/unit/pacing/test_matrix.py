@@ -86,6 +86,23 @@ def test_ranks_have_a_device_each_and_without_an_exchange_all_processes_have_one
     assert (alone.own_devices, alone.job, alone.on_a_device) == (1, 1, 8)
 
 
+def _of(limit: float, shares: tuple[float, ...], *, neighbour: float | None = 20, left: float | None = None) -> Result:
+    """Of an exchange that has these shares of its devices, beside another one."""
+    devices = len(shares)
+    marks = tuple(float(mark) for mark in range(12))
+    series = tuple(tuple(share * mark for mark in marks) for share in shares)
+    return Result(
+        cell=Cell(pods=(Load(percent=limit, devices=devices), Load(percent=neighbour, devices=devices))),
+        marks=marks,
+        busy=(series, series),
+        longest_stall_ms=1,
+        longest_later_stall_ms=1,
+        launches=(1,),
+        correction=1,
+        left=left,
+    )
+
+
 @pytest.mark.parametrize("neighbour", [None, 20])
 @pytest.mark.parametrize(
     ("limit", "left", "wanted", "error"),
@@ -95,20 +112,21 @@ def test_an_exchange_beside_others_is_judged_by_its_limit_and_what_it_has_withou
     limit: float, left: float | None, wanted: float, error: float, neighbour: float | None
 ) -> None:
     """30 % of the time: never more than the limit, nor less than what there is; between the two it is no fault."""
-    cell = Cell(pods=(Load(percent=limit, devices=4), Load(percent=neighbour, devices=4)))
-    marks = tuple(float(mark) for mark in range(12))
-    series = tuple(0.3 * mark for mark in marks)
-    result = Result(
-        cell=cell,
-        marks=marks,
-        busy=((series,) * 4, (series,) * 4),
-        longest_stall_ms=1,
-        longest_later_stall_ms=1,
-        launches=(1,),
-        correction=1,
-        left=left,
-    )
-    assert result.least_percent() == pytest.approx(30)
+    result = _of(limit, (0.3,) * 4, neighbour=neighbour, left=left)
+    assert result.most_percent() == pytest.approx(30)
     assert result.error() == pytest.approx(error)
     assert result.errors() == pytest.approx([error] * 10)
     assert result.stall_bound_ms == pytest.approx(20 + 1 / (wanted / 100))
+
+
+@pytest.mark.parametrize(
+    ("shares", "error"), [((0.5, 0.3, 0.25, 0.25), 0), ((0.4, 0.4, 0.3, 0.2), -10), ((0.3, 0.6), 10)]
+)
+def test_of_an_exchange_the_device_that_sets_the_pace_is_judged(shares: tuple[float, ...], error: float) -> None:
+    """All end as many rounds; where they take less of a device's time, no more of them can be had there."""
+    assert _of(50, shares).error() == pytest.approx(error)
+
+
+def test_an_exchange_is_not_asked_for_more_than_its_turns_where_a_neighbour_leaves_some_by_chance() -> None:
+    assert _of(90, (0.5, 0.5), neighbour=None, left=0.6).error() == pytest.approx(0)
+    assert _of(90, (0.45, 0.4), neighbour=None, left=0.6).error() == pytest.approx(-5)
