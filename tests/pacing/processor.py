@@ -1,4 +1,4 @@
-"""A processor for each cell: on the virtual clock one thread runs at a time, and waking it on another one costs most."""
+"""A processor for each cell: on the virtual clock one thread runs at a time; to wake it on another one costs most."""
 
 from __future__ import annotations
 
