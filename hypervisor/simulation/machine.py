@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -171,6 +171,16 @@ def destroy(path: Path) -> None:
         raise MachineError(f"machine {path}: {error.strerror}") from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessTimes:
+    """Of one process on one GPU: nanoseconds with anything in one of its streams, and with a kernel resident."""
+
+    group: str
+    pid: int
+    queued_ns: int
+    busy_ns: int
+
+
 @final
 class Machine:
     """An open machine. Make one with `opened`; it must not be used after its end."""
@@ -241,15 +251,23 @@ class Machine:
         reading = ffi.new("struct sim_gpu_reading *")
         return int(reading.busy_ns) if lib.sim_read_gpu(self._mapping, gpu, reading) == lib.SIM_OK else 0
 
-    def process_busy_ns(self, gpu: int) -> list[tuple[str, int, int]]:
-        """Of each process on a GPU its group, pid and busy time. Part of `show`, at once."""
+    def process_times(self, gpu: int) -> list[ProcessTimes]:
+        """Of each process on a GPU. Part of `show`, at once."""
         count = _FEW_PROCESSES
         rows = ffi.new("struct sim_process_reading[]", count)
         if (found := lib.sim_read_processes(self._mapping, gpu, rows, count)) > count:
             count = lib.SIM_MAX_PROCESSES
             rows = ffi.new("struct sim_process_reading[]", count)
             found = min(lib.sim_read_processes(self._mapping, gpu, rows, count), count)
-        return [(self._group_of(rows[at].row), int(rows[at].pid), int(rows[at].usage.busy_ns)) for at in range(found)]
+        return [
+            ProcessTimes(
+                group=self._group_of(row.row),
+                pid=int(row.pid),
+                queued_ns=int(row.usage.queued_ns),
+                busy_ns=int(row.usage.busy_ns),
+            )
+            for row in (rows[at] for at in range(found))
+        ]
 
     def _group_of(self, row: int) -> str:
         group = self._mapping.processes[row].group

@@ -1,7 +1,7 @@
 """What is on a machine, as plain data for JSON: the ground truth that tests of limits are judged by.
 
-Bytes are bytes, times simulated nanoseconds. `busy_ns` is time with at least one kernel resident; `sm_ns` the
-integral of the share of SMs in use.
+Bytes are bytes, times simulated nanoseconds. `busy_ns` is time with at least one kernel resident, `queued_ns`
+time with anything in a stream; `sm_ns` the integral of the share of SMs in use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ from typing import Any
 
 from hypervisor.simulation.faults import ACTION_NAMES
 
-_USAGE = ("bytes", "peak_bytes", "context_bytes", "busy_ns", "sm_ns", "launches", "copied_bytes", "contexts")
+_USAGE = (
+    "bytes",
+    "peak_bytes",
+    "context_bytes",
+    "queued_ns",
+    "busy_ns",
+    "sm_ns",
+    "launches",
+    "copied_bytes",
+    "contexts",
+)
 _NOTICES = {
     1: "xid",
     2: "ecc-single",

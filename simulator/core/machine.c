@@ -258,6 +258,9 @@ static void check_usage(struct report *report, uint32_t gpu, const char *what, u
     if (usage->busy_ns > busy_bound)
         breach(report, "gpu %u %s %u: busy for %llu ns of at most %llu\n", gpu, what, row, (unsigned long long)usage->busy_ns,
                (unsigned long long)busy_bound);
+    if (usage->busy_ns > usage->queued_ns)
+        breach(report, "gpu %u %s %u: busy for %llu ns, had work for %llu\n", gpu, what, row, (unsigned long long)usage->busy_ns,
+               (unsigned long long)usage->queued_ns);
 }
 
 static void check_gpu(struct sim_machine *machine, uint32_t index, struct report *report)

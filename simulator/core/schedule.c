@@ -286,9 +286,26 @@ static void account_instance(struct sim_gpu *gpu, const struct running *run, uin
     instance->busy_ns += ns;
 }
 
+/* Before the busy time, which is part of it. */
+static void account_queued(struct sim_machine *machine, const struct sim_gpu *gpu, uint32_t index, uint64_t ns)
+{
+    struct marks seen;
+    const int several = gpu->active_count > 1;
+    if (several)
+        memset(&seen, 0, sizeof seen);
+    for (uint32_t i = gpu->first_active; i != SIM_NONE; i = machine->streams[i].next_active) {
+        uint32_t row = machine->streams[i].process, group = machine->processes[row].group;
+        if (group < SIM_MAX_GROUPS && (!several || mark(seen.groups, group)))
+            machine->groups[group].gpu[index].queued_ns += ns;
+        if (!several || mark(seen.processes, row))
+            machine->processes[row].gpu[index].queued_ns += ns;
+    }
+}
+
 static void account(struct sim_machine *machine, struct sim_gpu *gpu, uint32_t index, const struct running *run, uint64_t ns)
 {
     gpu->now_ns += ns;
+    account_queued(machine, gpu, index, ns);
     if (run->copies[0] | run->copies[1] | run->copies[2])
         gpu->copy_ns += ns;
     if (run->kernels == 0)

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x314d49535550475f) /* "_GPUSIM1" read as a little-endian word */
-#define SIM_LAYOUT_VERSION 8u
+#define SIM_LAYOUT_VERSION 9u
 
 #define SIM_MAX_GPUS 16u
 #define SIM_MAX_LINKS 18u
@@ -232,6 +232,7 @@ struct sim_gpu_usage {      /* what one process, or one group, does on one GPU *
     uint64_t bytes;         /* held now, contexts included */
     uint64_t peak_bytes;    /* the most ever held at one time, exact: updated under the GPU's lock */
     uint64_t context_bytes; /* part of bytes that is context overhead */
+    uint64_t queued_ns;     /* time with anything in one of its streams, under way or waiting: never below busy_ns */
     uint64_t busy_ns;       /* time with at least one of its kernels resident */
     uint64_t sm_ns;         /* integral of the share of SMs in use: occupancy, never utilisation */
     uint64_t launches;      /* kernels started */
@@ -525,7 +526,7 @@ _Static_assert(sizeof(pthread_mutex_t) == 48, "robust mutex of another libc: the
 _Static_assert(sizeof(pthread_mutex_t) == 40, "robust mutex of another libc: the file cannot be shared with it");
 #endif
 _Static_assert(sizeof(struct sim_item) == 64, "item");
-_Static_assert(sizeof(struct sim_gpu_usage) == 64, "usage");
+_Static_assert(sizeof(struct sim_gpu_usage) == 72, "usage");
 _Static_assert(sizeof(struct sim_event) == 32, "event");
 _Static_assert(sizeof(struct sim_stream) == 104, "stream");
 _Static_assert(offsetof(struct sim_machine, system) == 32, "file header");

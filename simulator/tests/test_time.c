@@ -51,6 +51,7 @@ static void two_processes_take_turns(void)
     struct sim_gpu_usage a1 = usage_of(machine, "a"), b1 = usage_of(machine, "b");
     SAME(a1.busy_ns - a0.busy_ns, 200 * MS);
     SAME(b1.busy_ns - b0.busy_ns, 200 * MS);
+    SAME(a1.queued_ns - a0.queued_ns, 400 * MS); /* while the other has its turn, too */
     struct sim_gpu_reading reading;
     OK(sim_read_gpu(machine, 0, &reading));
     SAME(reading.busy_ns, 1 + 400 * MS);
@@ -156,6 +157,7 @@ static void events_and_streams(void)
             OK(launch(function, 10, first));
         sim_machine_step(machine, 10 * MS);
         SAME(usage_of(machine, "one").busy_ns, 1400000 + 4 * 700000); /* busy time is the sum of kernel times */
+        SAME(usage_of(machine, "one").queued_ns, 1400000 + 4 * 700000); /* and nothing was in a stream after it */
         OK(launch(function, 10, first));
         OK(launch(function, 10, second)); /* do not fit beside each other: half the speed */
         sim_machine_step(machine, 1399999);

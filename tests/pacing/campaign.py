@@ -120,10 +120,6 @@ def measured(cell: Cell, *, real: bool = False, limited: bool = True) -> Result 
     """A cell's result, or why there is none: one that fails does not hide the others."""
     try:
         with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-            result = run(cell, Path(folder), real=real, limited=limited)
-            if not limited or not cell.leaves_unknown:
-                return result
-            (again := Path(folder) / "without").mkdir()
-            return replace(result, left=run(cell.without_limit, again, real=real).most_percent() / 100)
+            return run(cell, Path(folder), real=real, limited=limited)
     except Exception as error:  # noqa: BLE001 - whatever it is belongs into the table
         return f"{type(error).__name__}: {error}"

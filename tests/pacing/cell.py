@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 MIXED = (20, 20, 20, 20, 100, 20, 20, 20000)  # most launches are short, most of the time is in one
 
@@ -115,15 +115,9 @@ class Cell:
 
     @property
     def leaves_unknown(self) -> bool:
-        """Does nobody know what neighbours leave but by a run without this limit? An exchange waits for devices on
-        which it is not its turn, and has then fewer turns than there are; also beside one that is limited."""
+        """Does nobody know what neighbours leave? An exchange waits for devices on which it is not its turn, and has
+        then fewer turns than there are; also beside one that is limited."""
         return self.pods[0].devices > 1 and len(self.pods) > 1
-
-    @property
-    def without_limit(self) -> Cell:
-        """The same for as long, with no limit of the first Pod."""
-        first = replace(self.pods[0], percent=None)
-        return replace(self, pods=(first, *self.pods[1:]), seconds=self.window_seconds)
 
     def __str__(self) -> str:
         text = str(self.pods[0])

@@ -18,9 +18,8 @@ class Result:
     """busy: of each Pod and device, GPU seconds at each mark; marks are seconds since launching began.
 
     longest_stall_ms is of one launch of the first Pod, longest_later_stall_ms of one that began after the first second;
-    launches are by process of the first Pod; told_launches are what its limiter says of all its functions; left is the
-    share that the first Pod has of the device of which it has most, in the same cell without its limit, where that has
-    been asked for.
+    launches are by process of the first Pod; told_launches are what its limiter says of all its functions; queued: of
+    each device and process of the first Pod, seconds at each mark in which something was in one of its streams.
 
     Of an exchange over several devices the one of which it has most is judged: all end as many rounds, so that one sets
     the pace, and on another one, where more of a round's launches run beside each other, the same rounds take less.
@@ -33,8 +32,8 @@ class Result:
     longest_later_stall_ms: float
     launches: tuple[int, ...]
     correction: float
+    queued: tuple[tuple[tuple[float, ...], ...], ...] = ()
     told_launches: int = 0
-    left: float | None = None
 
     def percent(self, begin: float, end: float, *, pod: int = 0, device: int = 0) -> float:
         """Share of GPU time between two moments, by the marks next to them."""
@@ -47,29 +46,34 @@ class Result:
         end = min(end, self.marks[-1])
         return max(self.percent(begin, end, pod=pod, device=device) for device in range(len(self.busy[pod])))
 
-    def _wanted(self, pod: int = 0) -> float:
-        """In percent: the limit, unless neighbours leave less."""
-        reachable = self.cell.reachable(pod)
-        if self.cell.leaves_unknown and pod == 0 and self.left is not None:
-            reachable = min(reachable, self.left)
-        return 100 * reachable
+    def idle(self, begin: float = 1.0, end: float = math.inf) -> float:
+        """Percent of the time in which some process of the first Pod had nothing in any stream of some device, at most:
+        the sum over the devices."""
+        first, last = self._mark(begin), self._mark(min(end, self.marks[-1]))
+        seconds = self.marks[last] - self.marks[first]
+        return sum(100 * max(1 - (each[last] - each[first]) / seconds for each in device) for device in self.queued)
+
+    def _wanted(self, begin: float, end: float, pod: int) -> float:
+        """In percent: the limit, unless neighbours leave less.
+
+        What they leave an exchange nobody knows: it waits for devices on which it is not its turn. But it is held by
+        its limit only while it has nothing queued, so it can have no more than what it has and that time.
+        """
+        if not self.cell.leaves_unknown or pod != 0:
+            return 100 * self.cell.reachable(pod)
+        return min(100 * self.cell.pods[0].share, self.most_percent(begin, end) + self.idle(begin, end))
 
     def error(self, *, pod: int = 0) -> float:
         """Points from what limit and neighbours leave, from one second after launching."""
-        return self._off(self.most_percent(pod=pod), pod)
+        return self._off(1.0, math.inf, pod)
 
-    def _off(self, percent: float, pod: int = 0) -> float:
-        """Points above the limit, or below what is wanted. Where a run tells what neighbours leave, another one that
-        has its waits elsewhere may have more; what is between that and the limit is no fault."""
-        wanted = self._wanted(pod)
-        if self.cell.leaves_unknown and percent > wanted:
-            return max(percent - 100 * self.cell.pods[pod].share, 0.0)
-        return percent - wanted
+    def _off(self, begin: float, end: float, pod: int = 0) -> float:
+        return self.most_percent(begin, end, pod=pod) - self._wanted(begin, end, pod)
 
     def errors(self) -> tuple[float, ...]:
         """The same of each tenth of the time from one second on: how steady it is."""
         ends = sorted({self._mark(1.0 + (self.marks[-1] - 1.0) * part / PARTS) for part in range(PARTS + 1)})
-        return tuple(self._off(self.most_percent(self.marks[a], self.marks[b])) for a, b in itertools.pairwise(ends))
+        return tuple(self._off(self.marks[a], self.marks[b]) for a, b in itertools.pairwise(ends))
 
     @property
     def holds(self) -> bool:
@@ -80,14 +84,14 @@ class Result:
     def stall_bound_ms(self) -> float:
         """20 ms, and the own time of all launches that may wait together, over the share that the Pod can have."""
         first = self.cell.pods[0]
-        return 20 + first.on_a_device * first.longest_us / 1000 / (self._wanted() / 100)
+        return 20 + first.on_a_device * first.longest_us / 1000 / (self._wanted(1.0, math.inf, 0) / 100)
 
     @property
     def settle_seconds(self) -> float:
         """From when on the mean over the rest of the run stays within a point of the limit."""
         settled = float("inf")
         for mark in reversed(self.marks[: -len(self.marks) // 4]):
-            if abs(self._off(self.most_percent(mark, mark + self.cell.window_seconds / 2))) > SETTLED_POINTS:
+            if abs(self._off(mark, mark + self.cell.window_seconds / 2)) > SETTLED_POINTS:
                 break
             settled = mark
         return settled

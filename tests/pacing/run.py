@@ -25,7 +25,7 @@ from hypervisor.limits import (
 from hypervisor.simulation import machine as machines
 from hypervisor.simulation.description import parse_machine
 from hypervisor.simulation.environment import environment
-from hypervisor.simulation.machine import Machine
+from hypervisor.simulation.machine import Machine, ProcessTimes
 from tests.pacing.build import client, limiter
 from tests.pacing.cell import Cell, Load
 from tests.pacing.daemon import CLOCK_BEGAN_SECONDS, Daemon
@@ -103,12 +103,13 @@ def run(cell: Cell, folder: Path, *, limited: bool = True, real: bool = False) -
             for process, out in ready if real else ():
                 _await_ready(process, out)
         threads = sum(load.process_count for load in cell.pods)
-        marks, busy, daemon = _measure(cell, machine, pods, threads)
+        marks, busy, queued, daemon = _measure(cell, machine, pods, threads)
         seen = [_WORDS.unpack(out.read_bytes()) for out in pods[0].outs]
         return Result(
             cell=cell,
             marks=tuple(marks),
             busy=tuple(tuple(tuple(series) for series in devices_of) for devices_of in busy),
+            queued=tuple(tuple(tuple(series) for series in of_processes.values()) for of_processes in queued),
             longest_stall_ms=max(words[2] for words in seen) / 1e6,
             longest_later_stall_ms=max(words[4] for words in seen) / 1e6,
             launches=tuple(words[1] for words in seen),
@@ -152,8 +153,9 @@ def limits_of(load: Load, uuids: Sequence[str]) -> LimitSet:
 
 def _measure(
     cell: Cell, machine: Machine, pods: list[Running], threads: int
-) -> tuple[list[float], list[list[list[float]]], Daemon]:
-    """Go from window to window; the busy seconds at each mark, by Pod and device."""
+) -> tuple[list[float], list[list[list[float]]], list[dict[int, list[float]]], Daemon]:
+    """Go from window to window; at each mark the busy seconds by Pod and device, and those in which something was in a
+    stream by device and process of the first Pod."""
     began_ns = 0 if machine.is_virtual else machine.now_ns()
     end_ns = round((1.0 + cell.window_seconds) * 1e9)
     daemon = Daemon(
@@ -162,6 +164,7 @@ def _measure(
     )
     marks: list[float] = []
     busy: list[list[list[float]]] = [[[] for _ in range(pod.load.devices)] for pod in pods]
+    queued: list[dict[int, list[float]]] = [{} for _ in range(pods[0].load.devices)]
     window = 0
     while True:
         now_ns = window * WINDOW_NS
@@ -175,21 +178,25 @@ def _measure(
         for number, pod in enumerate(pods):
             for device, series in enumerate(busy[number]):
                 series.append(machine.group_busy_ns(pod.group, device) / 1e9)
+        times = [machine.process_times(device) for device in range(len(busy[0]))]
+        for of_processes, of_device in zip(queued, times, strict=True):
+            for each in of_device:
+                if each.group == pods[0].group:
+                    series = of_processes.setdefault(each.pid, [0.0] * window)
+                    series.append(each.queued_ns / 1e9)
         if cell.daemon_seconds is None or now_ns < cell.daemon_seconds * 1e9:
             cards = [machine.gpu_busy_ns(device) / 1e9 for device in range(machine.gpu_count)]
-            daemon.window_ended(now_ns / 1e9, _busy_by_process(machine, pods), cards)
+            daemon.window_ended(now_ns / 1e9, _busy_by_process(times, pods), cards)
         if now_ns >= end_ns:
-            return marks, busy, daemon
+            return marks, busy, queued, daemon
         window += 1
 
 
-def _busy_by_process(machine: Machine, pods: list[Running]) -> list[list[dict[int, float]]]:
+def _busy_by_process(times: Sequence[Sequence[ProcessTimes]], pods: list[Running]) -> list[list[dict[int, float]]]:
     """Busy seconds by Pod, device and process: what a driver tells is of processes."""
-    devices = max(pod.load.devices for pod in pods)
-    of_devices = [machine.process_busy_ns(device) for device in range(devices)]
     return [
         [
-            {pid: busy_ns / 1e9 for group, pid, busy_ns in of_devices[device] if group == pod.group}
+            {each.pid: each.busy_ns / 1e9 for each in times[device] if each.group == pod.group}
             for device in range(pod.load.devices)
         ]
         for pod in pods

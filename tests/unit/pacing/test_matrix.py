@@ -86,37 +86,48 @@ def test_ranks_have_a_device_each_and_without_an_exchange_all_processes_have_one
     assert (alone.own_devices, alone.job, alone.on_a_device) == (1, 1, 8)
 
 
-def _of(limit: float, shares: tuple[float, ...], *, neighbour: float | None = 20, left: float | None = None) -> Result:
-    """Of an exchange that has these shares of its devices, beside another one."""
-    devices = len(shares)
+def _of(
+    limit: float, shares: tuple[float, ...], *, idle: float = 1.0, neighbours: tuple[Load, ...] = (Load(percent=20),)
+) -> Result:
+    """Of an exchange that has these shares of its devices; on the first one a process of two has nothing queued for
+    part of the time."""
     marks = tuple(float(mark) for mark in range(12))
-    series = tuple(tuple(share * mark for mark in marks) for share in shares)
+
+    def over_time(share: float) -> tuple[float, ...]:
+        return tuple(share * mark for mark in marks)
+
     return Result(
-        cell=Cell(pods=(Load(percent=limit, devices=devices), Load(percent=neighbour, devices=devices))),
+        cell=Cell(pods=(Load(percent=limit, devices=len(shares)), *neighbours)),
         marks=marks,
-        busy=(series, series),
+        busy=(tuple(map(over_time, shares)),) * (1 + len(neighbours)),
+        queued=(
+            (over_time(1.0), over_time(1 - idle)),
+            *((over_time(1.0), over_time(1.0)) for _ in shares[1:]),
+        ),
         longest_stall_ms=1,
         longest_later_stall_ms=1,
         launches=(1,),
         correction=1,
-        left=left,
     )
 
 
-@pytest.mark.parametrize("neighbour", [None, 20])
 @pytest.mark.parametrize(
-    ("limit", "left", "wanted", "error"),
-    [(50, None, 50, -20), (50, 0.2, 20, 0), (50, 0.6, 50, -20), (50, 0.35, 35, -5), (25, 0.2, 20, 5), (25, 0.6, 25, 5)],
+    ("limit", "idle", "wanted", "error"), [(50, 1, 50, -20), (50, 0.15, 45, -15), (50, 0, 30, 0), (25, 0, 25, 5)]
 )
-def test_an_exchange_beside_others_is_judged_by_its_limit_and_what_it_has_without_one(
-    limit: float, left: float | None, wanted: float, error: float, neighbour: float | None
+def test_an_exchange_beside_others_is_held_by_its_limit_only_where_it_has_nothing_queued(
+    limit: float, idle: float, wanted: float, error: float
 ) -> None:
-    """30 % of the time: never more than the limit, nor less than what there is; between the two it is no fault."""
-    result = _of(limit, (0.3,) * 4, neighbour=neighbour, left=left)
+    """30 % of the time, and never more than the limit."""
+    result = _of(limit, (0.3,) * 4, idle=idle)
+    assert result.idle() == pytest.approx(100 * idle)
     assert result.most_percent() == pytest.approx(30)
     assert result.error() == pytest.approx(error)
     assert result.errors() == pytest.approx([error] * 10)
     assert result.stall_bound_ms == pytest.approx(20 + 1 / (wanted / 100))
+
+
+def test_alone_an_exchange_has_its_limit_whatever_it_has_queued() -> None:
+    assert _of(50, (0.3,) * 4, idle=0, neighbours=()).error() == pytest.approx(-20)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +136,3 @@ def test_an_exchange_beside_others_is_judged_by_its_limit_and_what_it_has_withou
 def test_of_an_exchange_the_device_that_sets_the_pace_is_judged(shares: tuple[float, ...], error: float) -> None:
     """All end as many rounds; where they take less of a device's time, no more of them can be had there."""
     assert _of(50, shares).error() == pytest.approx(error)
-
-
-def test_an_exchange_is_not_asked_for_more_than_its_turns_where_a_neighbour_leaves_some_by_chance() -> None:
-    assert _of(90, (0.5, 0.5), neighbour=None, left=0.6).error() == pytest.approx(0)
-    assert _of(90, (0.45, 0.4), neighbour=None, left=0.6).error() == pytest.approx(-5)
