@@ -12,6 +12,7 @@
 #define SAMPLE_INTERVAL_NS (10 * NS_PER_MS)
 #define SAMPLE_CHARGED_NS (5 * NS_PER_MS)
 #define SAMPLE_MUCH_PART 32 /* of what may be unfinished */
+#define SAMPLE_SELDOM_PENDING 32 /* then only by what is charged */
 
 /* Launches between two looks at the counters. */
 #define LAUNCHES_PER_LOOK 256
@@ -68,7 +69,7 @@ static bool should_sample(const struct hv_gate *gate, const struct hv_function *
     uint64_t all = hv_wait_room_ns(gate);
     bool much = hv_sampler_unfinished_ns(sampler, gate->device) > all / 4;
     /* While none ends, which may take long among many processes, not all places: some are for those that let others go on. */
-    bool room = hv_load_relaxed_32(&sampler->pending[gate->device]) < HV_SAMPLES / 2;
+    bool room = hv_load_relaxed_32(&sampler->pending[gate->device]) < SAMPLE_SELDOM_PENDING;
     return (room && gate->now_ns - hv_load_relaxed(&function->sampled_at_ns) >= SAMPLE_INTERVAL_NS) ||
            hv_load_relaxed(&sampler->charged_ns[gate->device]) - hv_load_relaxed(&sampler->sampled_ns[gate->device]) >=
                (much ? all / SAMPLE_MUCH_PART : SAMPLE_CHARGED_NS);

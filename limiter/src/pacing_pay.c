@@ -203,6 +203,8 @@ static void wait_for_place(struct hv_gate *gate, const struct hv_bucket_terms *t
         if (!priced && hv_untold_is_told(gate)) {
             price_place(gate, place);
             priced = true;
+            if (hv_gate_turns_hold(gate)) /* had it been known when it came, it would have no place to wait for */
+                break;
         }
         hv_gate_poll(gate);
         hv_gate_poll_others(gate);

@@ -16,7 +16,9 @@
 #include "hypervisor_limits.h"
 #include "survey.h"
 
-#define HV_SAMPLES 64 /* of one device, so that surveys of several do not keep room from each other */
+/* Of one device, so that surveys of several do not keep room from each other: what may be unfinished of launches of a
+ * millisecond, a survey on top, and some. What finds no room is not seen to end before a later one does. */
+#define HV_SAMPLES 96
 
 #define HV_AHEAD_NS UINT64_C(25000000)
 
@@ -89,6 +91,7 @@ struct hv_sampler {
     uint64_t longer_upto_ns[HV_MAX_DEVICES]; /* charges up to this sum are of work that takes more than they say, */
     uint64_t longer_times[HV_MAX_DEVICES];   /* and so many times as much more */
     uint64_t missing_upto_ns[HV_MAX_DEVICES]; /* time for which work beyond its charges was told of */
+    uint64_t added_upto_ns[HV_MAX_DEVICES];   /* of the short launches that ran beside each other */
     uint64_t basis_at_ns[HV_MAX_DEVICES]; /* the daemon's last word on its correction, */
     uint32_t basis_ppm[HV_MAX_DEVICES];   /* and the overlap that charges were made with then */
     uint64_t pod_charged_ns[HV_MAX_DEVICES]; /* by the Pod, up to */

@@ -231,6 +231,20 @@ static bool runs_beside_others(const struct hv_sampler *sampler, const struct hv
     return sampler->surveys[sample->device].several && !(sample->laid && sample->function->kind == HV_FUNCTION_GRAPH);
 }
 
+/* Of a short launch that ran beside others of its process, what it adds to the time that they took together: in what they
+ * slow each other down by each of them would count the others as well, were they to become long ones by it. */
+static uint64_t added_by(struct hv_sampler *sampler, const struct hv_sample *sample, uint64_t measured_ns)
+{
+    uint64_t begin_ns, *upto = &sampler->added_upto_ns[sample->device];
+    if (!hv_sample_begin_of(&sampler->clocks[sample->device], sample, &begin_ns))
+        return measured_ns;
+    uint64_t end_ns = begin_ns + measured_ns, from_ns = begin_ns > *upto ? begin_ns : *upto;
+    if (end_ns <= from_ns)
+        return 0;
+    *upto = end_ns;
+    return end_ns - from_ns;
+}
+
 /* Its averages had others' turns in them, and what it costs without them is known now. */
 static void begin_as_priced(struct hv_function *function)
 {
@@ -290,6 +304,8 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
     result.changed = changed;
     if (changed)
         return result;
+    if (measured.beside_others && !sample->laid)
+        measured.own_ns = added_by(sampler, sample, result.measured_ns);
     uint64_t before = hv_load_relaxed(&sample->function->cost_ns);
     /* While a long one of the process is under way all its turns end in the midst of it, and with it what runs beside it. */
     bool apart = measured.beside_others && !sample->laid && hv_load_relaxed(&sampler->long_ns[sample->device]) == 0;

@@ -143,6 +143,10 @@ FIRST_WAITS = {
     # Others take over what the first of them has learned, and it is set right for all at once.
     "long, of eight": Load(percent=25, kernels=(100,), form="graph", processes=8),
     "short, of eight": Load(percent=10, kernels=(20,), form="graph", processes=8),
+    # Turns leave less than the limit: when that is told nobody waits for a place any more.
+    "long, told while it waits": Load(percent=75, kernels=(1000,), form="graph", processes=2),
+    # The first of them by itself; those behind it fill the device together, and add no more to its time than it took.
+    "short, side by side": Load(percent=10, kernels=(1000,), grid=10000, streams=4),
     # A process that is let go ahead of the device waits for what it has queued, a few launches at a time.
     "queued": Load(percent=90, kernels=(20,), form="graph", grid=10000, processes=2, streams=4),
 }
@@ -352,6 +356,8 @@ def test_without_the_daemon_work_that_takes_longer_is_noticed(
 
 # Limits above what turns leave: nothing is waited for but that less of the process's own work is unfinished.
 ABOVE_TURNS = {
+    # Fifty of them are under way, and a survey on top.
+    "many side by side": (Load(percent=75, kernels=(1000,), grid=10000, streams=4), None),
     "samples in each turn": (Load(percent=90, kernels=(1000,), grid=1, processes=8), None),
     "streams that end together": (Load(percent=90, kernels=(20000,), grid=10000, streams=4), None),
     "turns that are alike": (Load(percent=90, kernels=(1000,), grid=10000, streams=4, processes=2), 2.0),
