@@ -7,6 +7,7 @@
  * each other over twice as much. */
 #define PACE_OVER_NS UINT64_C(100000000)
 #define FIRST_PACE_NS (PACE_OVER_NS / 8)
+#define NO_PACE_NS UINT64_C(100000000) /* of time, in which whoever waits for other devices ends little; any pace is better */
 
 /* Of a process on the device, at most. */
 #define TURN_NS UINT64_C(2000000)
@@ -31,6 +32,14 @@ static uint64_t pace_over(const struct hv_backlog *backlog)
     return twice < FIRST_PACE_NS ? FIRST_PACE_NS : twice;
 }
 
+static bool is_measured(const struct hv_backlog *backlog, uint64_t ended_ns, uint64_t now_ns)
+{
+    if (ended_ns == 0 || now_ns <= backlog->since_ns)
+        return false;
+    bool soon = backlog->pace_ns < FIRST_PACE_NS && now_ns - backlog->since_ns >= NO_PACE_NS;
+    return soon || ended_ns >= pace_over(backlog);
+}
+
 static void begin_pace(struct hv_backlog *backlog, uint64_t ended_ns, uint64_t now_ns)
 {
     backlog->since_ns = now_ns;
@@ -46,7 +55,7 @@ void hv_backlog_note(struct hv_backlog *backlog, uint64_t charged_ns, uint64_t e
     if (ended_ns == charged_ns || ended_ns < backlog->from_ns) { /* nothing is under way, and no pace */
         backlog->busy = 0;
         begin_pace(backlog, ended_ns, now_ns);
-    } else if (ended_ns - backlog->from_ns >= pace_over(backlog) && now_ns > backlog->since_ns) {
+    } else if (is_measured(backlog, ended_ns - backlog->from_ns, now_ns)) {
         hv_store_relaxed(&backlog->pace_ns, ended_ns - backlog->from_ns);
         hv_store_relaxed(&backlog->paced_ns, now_ns - backlog->since_ns);
         backlog->busy = 1;

@@ -12,10 +12,11 @@
 #define LOOK_AGAIN_NS (5 * NS_PER_MS)
 #define LOOK_SOON_NS NS_PER_MS /* where a word about others' turns will move them up by much, soon */
 
-/* Devices of one Pod let launches go at common moments, so that the ranks of a
- * collective that wait on several of them go on together. Less than half of the
- * smallest window, so that what is rounded up is made up for. */
-#define STEP_NS SLICE_WALL_NS
+/* Devices of one Pod let launches go at common moments, so that the ranks of a collective that wait on several of them go on
+ * together, and as they would without a limit until the next one: let go one by one, a device's launches run beside each
+ * other less than those of the devices that wait for it, which then take more time for the same work, and hold all up in turn.
+ * Not further apart than the window, or what is rounded up is lost. */
+#define LONGEST_STEP_NS (4 * SLICE_WALL_NS)
 
 /* What a charge pays of a debt: this part of itself, so that whoever has one is
  * within a hundredth of its share while it pays; or more where launches are so
@@ -75,9 +76,30 @@ static struct back given_back(const struct hv_gate *gate)
                          .priced_ns = hv_load_relaxed(&gate->usage->priced_ns)};
 }
 
+/* By the burst, which is the window of a whole device: the step has to be the same whatever the share of each. A long launch
+ * is further from the next one anyway, and held up by it by as much, where no more than two may be unfinished. */
+static uint64_t step_ns(const struct hv_gate *gate)
+{
+    uint64_t step = hv_load_relaxed_32(&gate->function->is_long) != 0 ? SLICE_WALL_NS : LONGEST_STEP_NS;
+    while (step > SLICE_WALL_NS && step > gate->terms.burst_ns)
+        step /= 2;
+    return step;
+}
+
+/* The moment of a step: by chance within a slice, the same for all who ask. Turns of others have a period too, and with
+ * equal steps each launch would wait for them as long as the one before it, for ever. */
+static uint64_t moment(uint64_t number, uint64_t step)
+{
+    return number * step + (number * UINT64_C(0x9E3779B97F4A7C15) >> 32) % SLICE_WALL_NS; /* modulo 2^64: a hash */
+}
+
 static uint64_t in_step(const struct hv_gate *gate, uint64_t start)
 {
-    return gate->terms.device_count > 1 && start > gate->now_ns ? (start + STEP_NS - 1) / STEP_NS * STEP_NS : start;
+    if (gate->terms.device_count <= 1 || start <= gate->now_ns)
+        return start;
+    uint64_t step = step_ns(gate), number = start / step;
+    uint64_t at = moment(number, step);
+    return at >= start ? at : moment(number + 1, step);
 }
 
 static uint64_t scaled(uint64_t value, uint64_t by, uint64_t over)

@@ -21,10 +21,16 @@
 /* Charged work that the process may have unfinished. What is charged too little queues up to this, so the Pod's processes
  * share it, as far as each of their turns still finds some. The less the better the cost is known: all at once, whoever has
  * more would wait for all of the rest. Not in several streams: what is charged of launches that run beside each other is
- * more than the device is given, and they end in jumps. */
+ * more than the device is given, and they end in jumps. Of short launches on several devices four turns are enough: an
+ * exchange beside others gets on by one launch in a round of turns, and whoever comes waits for all that is queued. */
 uint64_t hv_wait_room_ns(const struct hv_gate *gate)
 {
     uint64_t samples = hv_load_relaxed_32(&gate->function->samples);
+    if (gate->terms.device_count > 1 && hv_load_relaxed_32(&gate->function->is_long) == 0 &&
+        hv_load_relaxed(&gate->process->sampler.long_ns[gate->device]) == 0) {
+        uint64_t room = hv_bucket_wall_ns(LEAST_UNFINISHED_NS, gate->overlap_ppm);
+        return room < UNFINISHED_NS ? room : UNFINISHED_NS;
+    }
     if (samples <= HV_RECENT_SAMPLES || hv_load_relaxed_32(&gate->process->sampler.streams_differ[gate->device]) != 0)
         return UNFINISHED_NS;
     uint32_t own = hv_slots_at_work(&hv_files()->slots, gate->device);

@@ -512,3 +512,20 @@ def test_eight_processes_on_four_devices_give_the_same_figures_each_time(tmp_pat
         results.append(run(Cell(pods=(load,), seconds=0.3), folder))
     first, second = results
     assert (first.busy, first.launches) == (second.busy, second.launches)
+
+
+def test_an_exchange_of_several_streams_and_processes(tmp_path: Path) -> None:
+    """Ranks that are let go together run side by side on all devices: let go launch by launch those of one would, and
+    the others, for which they wait, would take twice the time for the same rounds, in turn."""
+    load = Load(percent=75, kernels=(1000,), processes=2, streams=4, devices=4)
+    result = run(Cell(pods=(load,)), tmp_path)
+    assert abs(result.error()) <= 1.0
+    assert result.longest_stall_ms <= result.stall_bound_ms
+
+
+def test_an_exchange_that_waits_for_turns_does_not_wait_for_what_is_queued(tmp_path: Path) -> None:
+    """It gets on by a launch in each round of turns, so little may be queued, and its end is to be seen soon."""
+    load = Load(percent=50, kernels=(100,), devices=4)
+    result = run(Cell(pods=(load, replace(BESIDE, devices=4)), seconds=3), tmp_path)
+    assert result.idle() < 1.0
+    assert result.longest_stall_ms <= result.stall_bound_ms
