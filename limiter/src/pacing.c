@@ -59,20 +59,26 @@ static uint64_t pay_and_wait_for_room(struct hv_gate *gate, bool copy, uint64_t 
     return paid;
 }
 
+/* With much unfinished each sample that ends lets others go on, so they are the closer the more there is. In an exchange it
+ * is much sooner: each of its launches may take a round of others' turns. */
+static uint64_t sampled_after_ns(const struct hv_gate *gate, uint64_t cost_ns)
+{
+    uint64_t all = hv_wait_room_ns(gate);
+    uint64_t much = gate->terms.device_count > 1 ? all / 16 + 2 * cost_ns : all / 4;
+    return hv_sampler_unfinished_ns(&gate->process->sampler, gate->device) > much ? all / SAMPLE_MUCH_PART : SAMPLE_CHARGED_NS;
+}
+
 static bool should_sample(const struct hv_gate *gate, const struct hv_function *function)
 {
     const struct hv_sampler *sampler = &gate->process->sampler;
     if (hv_load_relaxed_32(&function->samples) < HV_FIRST_SAMPLES ||
         hv_load_relaxed_32(&function->is_long) != 0 || hv_load_relaxed_32(&function->again) != 0)
         return true;
-    /* With much unfinished each sample that ends lets others go on, so they are the closer the more there is. */
-    uint64_t all = hv_wait_room_ns(gate);
-    bool much = hv_sampler_unfinished_ns(sampler, gate->device) > all / 4;
     /* While none ends, which may take long among many processes, not all places: some are for those that let others go on. */
     bool room = hv_load_relaxed_32(&sampler->pending[gate->device]) < SAMPLE_SELDOM_PENDING;
     return (room && gate->now_ns - hv_load_relaxed(&function->sampled_at_ns) >= SAMPLE_INTERVAL_NS) ||
            hv_load_relaxed(&sampler->charged_ns[gate->device]) - hv_load_relaxed(&sampler->sampled_ns[gate->device]) >=
-               (much ? all / SAMPLE_MUCH_PART : SAMPLE_CHARGED_NS);
+               sampled_after_ns(gate, hv_load_relaxed(&function->cost_ns));
 }
 
 /* A launch after a wait finds an idle stream, and with it a device on which
@@ -235,6 +241,7 @@ static void charge(struct hv_gate *gate, struct hv_launch *launch)
     hv_wait_pass_turn_on(gate, launch->sample);
     if (launch->sample != NULL) {
         launch->sample->unplaced = gate->unplaced;
+        launch->sample->may_wait = gate->terms.device_count > 1;
         sample_next(function, launch->sample, !sampler->surveys[gate->device].several);
     }
     if (launch->sample != NULL && launch->sample->laid) /* counted by what it turns out to take */

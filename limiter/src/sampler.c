@@ -267,7 +267,7 @@ struct hv_sample *hv_sampler_begin(struct hv_sampler *sampler, struct hv_functio
         sample->weight_ns = sample->charged_upto > before ? sample->charged_upto - before : 0; /* another thread's came between */
         sample->laid_from_ns = sample->laid_upto_ns = sample->laid_ns = sample->own_ns = sample->turn_ns =
             sample->least_ns = sample->most_ns = sample->untold_ns = 0;
-        sample->unplaced = false;
+        sample->unplaced = sample->may_wait = false;
         sample->holds_turn = sample->in_turn = false;
         sample->outgrown = false;
         if (sample->unlearned)

@@ -60,6 +60,7 @@ struct hv_sample {
     uint64_t most_ns;      /* and if they had none */
     uint64_t untold_ns;    /* of own_ns, laid down while nobody told how many turns others had */
     bool unplaced;         /* its charge has no place in the bucket: others' turns hold it */
+    bool may_wait; /* for other devices of the Pod, also behind other work of its stream: so it may meet others' turns there */
     bool surveyed;         /* one of the launches of the survey under way */
 };
 

@@ -272,7 +272,7 @@ struct hv_sample_result hv_sample_result_of(struct hv_sampler *sampler, struct h
                                    .own_ns = result.measured_ns,
                                    .beside_others = runs_beside_others(sampler, sample),
                                    .several = sampler->long_several[sample->device],
-                                   .idle = sample->recorded_at_ns != 0,
+                                   .idle = sample->recorded_at_ns != 0 || sample->may_wait,
                                    .held = hv_sample_is_held(files, sample->device, now_ns),
                                    .too_little = charges_are_too_little(files, sample->device),
                                    .at_ns = now_ns};

@@ -529,3 +529,11 @@ def test_an_exchange_that_waits_for_turns_does_not_wait_for_what_is_queued(tmp_p
     result = run(Cell(pods=(load, replace(BESIDE, devices=4)), seconds=3), tmp_path)
     assert result.idle() < 1.0
     assert result.longest_stall_ms <= result.stall_bound_ms
+
+
+def test_short_launches_of_an_exchange_that_meet_turns_are_no_other_work(tmp_path: Path) -> None:
+    """Each meets a turn of the neighbour's, also behind another one of its stream; what is queued stays what it is."""
+    load = Load(percent=90, kernels=(20,), streams=4, devices=4)
+    result = run(Cell(pods=(load, replace(BESIDE, devices=4)), seconds=3), tmp_path)
+    assert result.idle() < 1.0
+    assert result.longest_later_stall_ms <= result.stall_bound_ms
