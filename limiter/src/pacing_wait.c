@@ -11,6 +11,7 @@
  * wants to launch next (a kernel that polls a flag, a peer of a collective). */
 #define UNFINISHED_NS (50 * NS_PER_MS)
 #define LEAST_UNFINISHED_NS (8 * NS_PER_MS) /* of a process: four turns, which are 2 ms */
+#define FEW_UNFINISHED 16 /* launches of several streams, which wait for each other: half of them are to be there */
 #define UNFINISHED_SAMPLES 2
 #define PATIENCE_NS (2000 * NS_PER_MS)
 #define MOST_DOUBLED 2 /* times, while launches that were let go so do not end */
@@ -29,6 +30,8 @@ uint64_t hv_wait_room_ns(const struct hv_gate *gate)
     if (gate->terms.device_count > 1 && hv_load_relaxed_32(&gate->function->is_long) == 0 &&
         hv_load_relaxed(&gate->process->sampler.long_ns[gate->device]) == 0) {
         uint64_t room = hv_bucket_wall_ns(LEAST_UNFINISHED_NS, gate->overlap_ppm);
+        uint64_t few = FEW_UNFINISHED * hv_load_relaxed(&gate->function->cost_ns);
+        room = room > few ? room : few;
         return room < UNFINISHED_NS ? room : UNFINISHED_NS;
     }
     if (samples <= HV_RECENT_SAMPLES || hv_load_relaxed_32(&gate->process->sampler.streams_differ[gate->device]) != 0)

@@ -57,11 +57,14 @@ class Result:
         """In percent: the limit, unless neighbours leave less.
 
         What they leave an exchange nobody knows: it waits for devices on which it is not its turn. But it is held by
-        its limit only while it has nothing queued, so it can have no more than what it has and that time.
+        its limit only while it has nothing queued, so it can have no more than what it has and that time; nor is it
+        asked for more than its turns. What it may have in those of neighbours who wait is below the limit, so no fault.
         """
+        reachable = 100 * self.cell.reachable(pod)
         if not self.cell.leaves_unknown or pod != 0:
-            return 100 * self.cell.reachable(pod)
-        return min(100 * self.cell.pods[0].share, self.most_percent(begin, end) + self.idle(begin, end))
+            return reachable
+        most = self.most_percent(begin, end)
+        return min(100 * self.cell.pods[0].share, max(most, min(reachable, most + self.idle(begin, end))))
 
     def error(self, *, pod: int = 0) -> float:
         """Points from what limit and neighbours leave, from one second after launching."""

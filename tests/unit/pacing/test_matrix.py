@@ -126,6 +126,14 @@ def test_an_exchange_beside_others_is_held_by_its_limit_only_where_it_has_nothin
     assert result.stall_bound_ms == pytest.approx(20 + 1 / (wanted / 100))
 
 
+def test_an_exchange_is_not_asked_for_more_than_its_turns_and_may_have_those_of_neighbours_who_wait() -> None:
+    free = (Load(percent=None),)
+    assert _of(90, (0.5, 0.5), idle=1, neighbours=free).error() == pytest.approx(0)
+    assert _of(90, (0.6, 0.6), idle=1, neighbours=free).error() == pytest.approx(0)
+    assert _of(90, (0.4, 0.4), idle=1, neighbours=free).error() == pytest.approx(-10)
+    assert _of(50, (0.6, 0.6), idle=1, neighbours=free).error() == pytest.approx(10)
+
+
 def test_alone_an_exchange_has_its_limit_whatever_it_has_queued() -> None:
     assert _of(50, (0.3,) * 4, idle=0, neighbours=()).error() == pytest.approx(-20)
 
